@@ -27,7 +27,7 @@ async def case(finished: Path, tmp_path: Path) -> AsyncIterator[Case]:
         yield case
 
 
-async def test_nothing_is_wrong_when_nothing_went_wrong(case: Case) -> None:
+async def test_the_checker_finds_no_violation_in_a_good_history(case: Case) -> None:
     assert (await judged(case)).holds
     assert await verify(case) == []
 

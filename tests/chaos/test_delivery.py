@@ -33,7 +33,7 @@ def complains(tally: Tally, words: str) -> bool:
     return any(words in violation for violation in tally.violations)
 
 
-async def test_nothing_is_wrong_when_nothing_went_wrong(case: Case) -> None:
+async def test_the_checker_finds_no_violation_in_a_good_history(case: Case) -> None:
     tally = await judged(case)
     assert tally.holds, tally.violations
     assert tally.messages == 3 + 2 + 1 + 2  # notes, updates, an answer from outside, words of the child

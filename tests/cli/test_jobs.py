@@ -106,7 +106,7 @@ def test_only_a_parked_job_is_tried_again(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "attempts", "cancel", "retry"])
-def test_what_is_no_job_is_said_so(cli: Cli, command: str) -> None:
+def test_a_command_about_jobs_says_when_a_run_is_no_job(cli: Cli, command: str) -> None:
     cli("runs", "start", "total", "--id", "r-1")
     assert cli("jobs", command, "nobody").exit_code == NOT_FOUND
     result = cli("jobs", command, "r-1")

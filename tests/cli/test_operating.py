@@ -96,7 +96,7 @@ def test_an_empty_filter_is_refused_as_it_would_match_more(cli: Cli, option: str
     assert state(cli, "t-1") == "pending"
 
 
-def test_all_of_them_are_meant_only_when_it_is_said(cli: Cli) -> None:
+def test_an_act_on_all_runs_needs_the_option_all(cli: Cli) -> None:
     start(cli, "t-1", "t-2")
     refused(cli, USAGE, "NotConfirmed", "runs", "terminate", "--all")
     assert document(cli, "runs", "terminate", "--all", "--yes", "--reason", "over")["done"] == 2

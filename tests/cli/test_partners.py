@@ -124,7 +124,7 @@ def test_an_unknown_name_is_named(declared: Cli, words: tuple[str, ...]) -> None
         ("open", "bank", "--reason", "x" * 100_000),
     ],
 )
-def test_what_makes_no_sense_changes_nothing(declared: Cli, words: tuple[str, ...]) -> None:
+def test_an_invalid_request_changes_nothing(declared: Cli, words: tuple[str, ...]) -> None:
     before = document(declared, "list")
     assert declared("partners", *words).exit_code == USAGE
     assert document(declared, "list") == before

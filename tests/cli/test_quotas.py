@@ -80,7 +80,7 @@ def test_changes_are_in_the_audit_log(cli: Cli) -> None:
         ("delete", "runs"),
     ],
 )
-def test_what_makes_no_sense_changes_nothing(cli: Cli, words: tuple[str, ...]) -> None:
+def test_an_invalid_request_changes_nothing(cli: Cli, words: tuple[str, ...]) -> None:
     cli("migrate")
     assert cli("quotas", *words).exit_code == USAGE
     assert document(cli, "quotas", "list") == []

@@ -55,7 +55,7 @@ def test_an_exported_journal_is_replayed_from_its_file(cli: Cli, tmp_path: Path)
     assert (code, found["ok"]) == (0, 1)
 
 
-def test_a_workflow_that_is_not_there_is_told(cli: Cli, tmp_path: Path) -> None:
+def test_an_unknown_workflow_is_reported(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('{"workflow": "gone", "version": "2", "id": "a", "entries": []}')
     code, found = replayed(cli, SHOP, str(file))

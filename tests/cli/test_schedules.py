@@ -115,7 +115,7 @@ def test_a_worker_runs_the_schedules_of_its_module(cli: Cli, spawn: Spawn) -> No
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_makes_no_sense_is_a_usage_error_and_nothing_is_written(cli: Cli, words: list[str], said: str) -> None:
+def test_an_invalid_schedule_is_a_usage_error_and_nothing_is_written(cli: Cli, words: list[str], said: str) -> None:
     cli("migrate")
     result = cli("schedules", "create", "s", "total", *words)
     assert result.exit_code == USAGE

@@ -85,7 +85,7 @@ def test_a_run_that_another_goes_on_from_is_named_by_its_run_id(cli: Cli, work: 
     assert document(cli, "runs", "diff", first, second)["left"]["run_id"] == first
 
 
-def test_what_is_wrong_is_said(cli: Cli) -> None:
+def test_a_bad_timeline_request_is_explained(cli: Cli) -> None:
     cli("runs", "start", "total", "--id", "a")
     cli("runs", "start", "nap", "--id", "b")
     wrong = {

@@ -140,7 +140,7 @@ async def test_a_function_that_cannot_tell_whether_an_error_counts_gives_no_verd
         assert await (await env.start(asks, "2")).result(5) == "2"
 
 
-async def test_one_that_is_forgotten_while_it_is_open_begins_anew_in_all_workers(env: Environment) -> None:
+async def test_a_breaker_that_is_deleted_while_open_begins_anew_in_all_workers(env: Environment) -> None:
     handle = await opened(env)
     partner.away = False
     await env.client.breakers.forget("bank")

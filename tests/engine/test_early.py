@@ -33,7 +33,7 @@ def early_run() -> EarlyRun:
     return EarlyRun(cast(Any, host), JobWorkflow(nothing), StoredRun(row, [], [start], []))
 
 
-def test_what_every_job_needs_is_there_from_the_beginning() -> None:
+def test_a_job_run_has_its_attributes_from_the_beginning() -> None:
     run = early_run()
     for name in (*_LEAN, *_GIVEN):
         getattr(run, name)
@@ -52,14 +52,14 @@ def test_asking_for_more_makes_it_a_whole_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LATER)
-def test_what_is_set_stays(name: str) -> None:
+def test_a_setting_once_made_stays(name: str) -> None:
     run, value = early_run(), object()
     setattr(run, name, value)
     assert run.created_at == 77
     assert getattr(run, name) is value
 
 
-def test_what_no_run_has_is_no_attribute_of_it() -> None:
+def test_an_unknown_attribute_of_a_run_is_an_error() -> None:
     run = early_run()
     with pytest.raises(AttributeError):
         _ = run.colour  # type: ignore[attr-defined]  # that is what is tested

@@ -118,7 +118,7 @@ async def ships(address: Address) -> Address:
         ({}, "at which entry"),
     ],
 )
-async def test_what_does_not_fit_is_said_and_nothing_is_changed(edits: dict[str, Any], why: str) -> None:
+async def test_an_invalid_fork_is_explained_and_changes_nothing(edits: dict[str, Any], why: str) -> None:
     async with world(ships, ship_to) as env:
         handle = await env.start(ships, Address("Rua", 1), id="s")
         await handle.result()

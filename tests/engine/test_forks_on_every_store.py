@@ -87,7 +87,7 @@ async def is_sound(arena: Arena, client: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", ["charge", "label", "kid one", "kid two", "ship"])
-async def test_whatever_failed_is_done_again_and_nothing_else(arena: Arena, bad: str) -> None:
+async def test_a_retry_repeats_the_failed_step_alone(arena: Arena, bad: str) -> None:
     client = await arena.client()
     await arena.worker(client, *CODE, queues=["default", "far"])
     broken.add(bad)
@@ -250,7 +250,7 @@ asyncio.run(main(sys.argv[1]))
     ],
 )
 @pytest.mark.usefixtures("real_time")
-async def test_killed_while_it_forks_there_is_one_or_none(
+async def test_a_fork_whose_worker_is_killed_exists_once_or_not_at_all(
     request: pytest.FixtureRequest, kind: str, site: str, tmp_path: Path
 ) -> None:
     url = request.getfixturevalue(f"{kind}_url")

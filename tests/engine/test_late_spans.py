@@ -97,7 +97,7 @@ async def test_the_context_of_an_attempt_goes_wherever_its_code_takes_it(spans: 
     assert spans.named("elsewhere").parent.span_id == attempt.context.span_id  # type: ignore[union-attr]  # it has one
 
 
-async def test_whoever_asks_for_the_current_span_while_one_is_made_gets_the_one_before(spans: Spans) -> None:
+async def test_the_current_span_is_the_parent_while_a_span_is_being_made(spans: Spans) -> None:
     class Asks(SpanProcessor):
         asked: ClassVar[list[bool]] = []
 

@@ -291,7 +291,7 @@ async def test_a_function_that_blocks_is_called_in_a_thread_and_errors_of_one_ar
         ("row ab12 is  locked", "row cd34 is locked"),
     ],
 )
-def test_what_differs_from_run_to_run_does_not_count(one: str, other: str) -> None:
+def test_fingerprints_ignore_what_differs_from_run_to_run(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
 
 

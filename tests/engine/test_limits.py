@@ -68,7 +68,7 @@ async def test_both_limits_hold_together() -> None:
         assert most["charge"] + most["ship"] <= 5
 
 
-async def test_what_waits_for_its_limit_leaves_the_other_places_free() -> None:
+async def test_an_activity_waiting_for_its_limit_leaves_other_slots_free() -> None:
     async with world(sells, charge, ship, max_activities=3) as env:
         handle = await env.start(sells, 9, 1)
         await env.advance(1)

@@ -125,7 +125,7 @@ async def test_without_middleware_there_is_nothing_on_the_way() -> None:
         assert type(env.client._backend) is NativeBackend
 
 
-async def test_what_is_not_overridden_is_not_on_the_way_either() -> None:
+async def test_hooks_that_middleware_does_not_override_are_not_called() -> None:
     class Starts(Middleware):
         async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
             await proceed()

@@ -211,7 +211,7 @@ async def test_a_fork_or_reset_of_many_that_makes_no_sense_changes_nothing(arena
     assert await client.count() == 1
 
 
-async def test_what_ends_with_an_error_of_the_store_does_not_go_on_behind_ones_back(
+async def test_a_bulk_act_stopped_by_a_store_error_leaves_nothing_running(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await arena.client()
@@ -416,7 +416,7 @@ async def test_limits_that_only_look_alike_are_changed(arena: Arena) -> None:
     assert queue.rate == Rate(5, 12345.64)
 
 
-async def test_who_acts_is_told_by_the_client_or_the_environment(
+async def test_the_actor_comes_from_the_client_or_the_environment(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, real_time: None
 ) -> None:
     monkeypatch.setenv("BATUTA_ACTOR", "the environment")

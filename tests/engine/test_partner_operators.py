@@ -166,7 +166,7 @@ async def test_a_backend_without_gates_is_told_when_to_try_again() -> None:
         ("limits", "forget", ["nope"]),
     ],
 )
-async def test_what_nobody_declared_is_unknown(noun: str, verb: str, args: list[Any]) -> None:
+async def test_an_undeclared_partner_is_unknown(noun: str, verb: str, args: list[Any]) -> None:
     async with connect("memory://") as client:
         with pytest.raises(UnknownPartner, match=r"no (breaker|limit) 'nope'"):
             await getattr(getattr(client, noun), verb)(*args)

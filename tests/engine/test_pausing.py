@@ -199,7 +199,7 @@ async def test_retries_wait_while_another_call_is_in_flight() -> None:
         assert Counter(begun)["slow"] == 1
 
 
-async def test_one_that_is_resumed_before_it_could_leave_goes_on() -> None:
+async def test_a_run_resumed_before_it_was_evicted_goes_on() -> None:
     async with world(side_by_side, waits_at, flaky, step) as env:
         run = await env.start(side_by_side, id="r")
         await env.settle()
@@ -324,7 +324,7 @@ async def test_a_job_that_has_not_begun_is_held() -> None:
         assert await run.result() == "j"
 
 
-async def test_what_is_paused_is_as_it_should_be() -> None:
+async def test_the_store_is_consistent_after_every_pause() -> None:
     async with world(sleeps, two_steps, waits_at, step) as env:
         for seconds in (10.0, 1_000.0):
             await (await env.start(sleeps, seconds)).pause()
@@ -400,7 +400,7 @@ async def asks() -> str:
     return await asks_someone()
 
 
-async def test_what_waits_for_a_place_does_not_wait_longer_for_a_pause() -> None:
+async def test_an_activity_waiting_for_a_slot_is_not_delayed_by_a_pause() -> None:
     async with world(one_of_two, starts_soon) as env:
         run = await env.start(one_of_two, id="r")
         await env.settle()

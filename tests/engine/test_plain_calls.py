@@ -45,7 +45,7 @@ async def test_its_answer_is_what_the_function_returns(threads: Threads) -> None
 @pytest.mark.parametrize(
     ("raised", "heard"), [(ValueError, ValueError), (StopIteration, RuntimeError), (SystemExit, SystemExit)]
 )
-async def test_whatever_it_raises_is_its_answer(
+async def test_any_exception_of_a_plain_call_is_its_answer(
     threads: Threads, raised: type[BaseException], heard: type[BaseException]
 ) -> None:
     def act() -> None:
@@ -107,7 +107,7 @@ async def test_a_thread_that_is_idle_is_used_again_and_all_end_when_they_are_clo
         assert not thread.is_alive()
 
 
-async def test_one_that_is_at_work_when_they_are_closed_ends_with_what_it_does(threads: Threads) -> None:
+async def test_a_plain_call_in_progress_at_close_finishes(threads: Threads) -> None:
     go_on, at_work = threading.Event(), threading.Event()
 
     def act() -> threading.Thread:

@@ -115,7 +115,7 @@ async def test_a_process_that_died_while_it_was_idle_costs_no_attempt(real_time:
     assert second != first
 
 
-async def test_what_is_raised_there_is_raised_here(real_time: None) -> None:
+async def test_an_exception_in_the_process_is_raised_in_the_workflow(real_time: None) -> None:
     assert await result_of(c.refuses, "no") == "Refused: no"
     assert await result_of(c.refuses, "never") == "NonRetryable: never"
     assert (await result_of(c.refuses, "exits")).startswith("ActivityFailed: 3")
@@ -327,7 +327,7 @@ async def test_after_the_grace_its_process_is_killed(real_time: None, tmp_path: 
         await until_gone(pid)
 
 
-async def test_more_than_there_is_room_for_wait(real_time: None, tmp_path: Path) -> None:
+async def test_activities_beyond_the_process_limit_wait(real_time: None, tmp_path: Path) -> None:
     @workflow
     async def three() -> list[str]:
         return list(await asyncio.gather(*(c.spins(str(tmp_path), name) for name in "abc")))
@@ -354,7 +354,7 @@ def test_an_async_function_cannot_have_a_process() -> None:
         async def waits() -> None: ...
 
 
-def test_what_another_process_could_not_find_is_refused() -> None:
+def test_an_activity_that_a_child_process_cannot_import_is_refused() -> None:
     with pytest.raises(InvalidInput, match="top of its module"):
 
         @activity(process=True)

@@ -251,7 +251,7 @@ async def test_a_query_sees_an_answer_from_outside_and_the_end_of_a_child() -> N
         assert await handle.result() == "never"
 
 
-async def test_what_cannot_be_foreseen_is_waited_for() -> None:
+async def test_a_query_waits_for_a_state_that_is_still_to_come() -> None:
     def draw() -> str:
         executed.append("drawn")
         return "drawn"

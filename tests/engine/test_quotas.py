@@ -25,7 +25,7 @@ async def test_no_more_runs_are_open_than_the_quota_says(house: House) -> None:
     assert str(error) == ("quota open_runs of namespace 'default' is exceeded: 3 of 3 are open: try again in 0.05 s")
 
 
-async def test_what_has_ended_makes_room(house: House) -> None:
+async def test_ended_runs_free_the_quota(house: House) -> None:
     client = await house.client()
     await house.worker(client)
     await client.quotas.set("open_runs", 2)

@@ -174,7 +174,7 @@ async def test_a_database_that_does_not_answer_holds_up_no_end_of_a_client(house
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
-async def test_nor_does_one_that_cannot_be_told_what_was_started(house: House, seconds: float) -> None:
+async def test_a_client_that_never_learns_the_outcome_does_not_count_the_start(house: House, seconds: float) -> None:
     store = house.counting()
     client = await house.client_of(store)
     await client.quotas.set("starts_per_second", 5)
@@ -273,7 +273,7 @@ async def test_changes_are_in_the_audit_log(house: House) -> None:
         ("starts_per_second", None, 5),
     ],
 )
-async def test_what_makes_no_sense_changes_nothing(house: House, name: Any, limit: Any, burst: Any) -> None:
+async def test_an_invalid_request_changes_nothing(house: House, name: Any, limit: Any, burst: Any) -> None:
     client = await house.client()
     with pytest.raises(InvalidInput):
         await client.quotas.set(name, limit, burst=burst)

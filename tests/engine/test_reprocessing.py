@@ -151,7 +151,7 @@ async def test_the_workflows_own_error_is_tried_again_from_its_last_turn(arena: 
     assert done == [("reserve", "a")]
 
 
-async def test_what_fails_again_is_a_dead_letter_again(arena: Arena) -> None:
+async def test_a_reprocessed_run_that_fails_again_is_a_new_dead_letter(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, *THINGS)
     id = await fail(client, send, 7)
@@ -241,7 +241,7 @@ async def test_the_audit_log_says_by_which_filter_many_were_chosen(arena: Arena)
     assert (row.target, row.detail) == (ids[2], {"mode": "failed_step", "input": False, "filter": filtered})
 
 
-async def test_one_that_was_resolved_is_refused_by_name_and_of_many_it_is_counted(arena: Arena) -> None:
+async def test_a_resolved_dead_letter_is_refused_alone_and_counted_among_many(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, *THINGS)
     one, two = await fail(client, send, 1), await fail(client, send, 2)

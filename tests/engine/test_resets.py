@@ -64,7 +64,7 @@ async def test_an_open_run_is_reset_and_its_signals_are_read_again() -> None:
         await is_sound(env)
 
 
-async def test_who_waits_for_an_open_run_gets_the_result_of_the_one_that_goes_on() -> None:
+async def test_a_waiting_caller_gets_the_result_of_the_reset_run() -> None:
     async with world(waits, act) as env:
         handle = await env.start(waits, id="w")
         waiting = asyncio.ensure_future((await env.get("w", waits)).result())

@@ -171,7 +171,7 @@ async def test_results_of_parallel_calls_that_came_after_the_failure_are_kept() 
         await is_sound(env)
 
 
-async def test_all_that_failed_is_tried_again() -> None:
+async def test_every_failed_branch_is_tried_again() -> None:
     broken.update(["bad", "worse"])
     async with world(patient, once) as env:
         handle = await failed(env, patient)
@@ -190,7 +190,7 @@ async def alike(name: str) -> str:
     return name
 
 
-async def test_all_that_failed_alike_is_tried_again() -> None:
+async def test_every_branch_with_the_same_failure_is_tried_again() -> None:
     @workflow
     async def batch(grouped: bool) -> list[str]:
         found = await asyncio.gather(alike("bad"), alike("worse"), return_exceptions=True)
@@ -210,7 +210,7 @@ async def test_all_that_failed_alike_is_tried_again() -> None:
         await is_sound(env)
 
 
-async def test_the_call_that_failed_is_tried_again_and_not_one_that_failed_alike_because_of_it() -> None:
+async def test_a_retry_repeats_the_first_failed_call_and_not_its_consequence() -> None:
     @workflow
     async def pays() -> str:
         try:
@@ -318,7 +318,7 @@ async def test_an_error_of_the_code_itself_has_its_last_turn_run_again() -> None
         assert executed == ["first", "second"]
 
 
-async def test_one_that_fails_in_its_first_turn_begins_again_as_the_same() -> None:
+async def test_a_retried_run_that_failed_in_its_first_turn_keeps_its_id_and_input() -> None:
     faults = ["a bug"]
     seen: list[Any] = []
 

@@ -94,7 +94,7 @@ async def test_a_worker_of_the_other_queue_executes_it() -> None:  # covers B-04
         )
 
 
-async def test_its_key_is_what_it_would_be_at_home() -> None:
+async def test_a_routed_activity_has_the_same_key_as_a_local_one() -> None:
     async with world(film) as env, gpu(env, render):
         handle = await env.start(film, "dawn", 1)
         await handle.result()
@@ -158,7 +158,7 @@ async def test_with_options_and_calls_by_name_are_routed() -> None:
         assert set(found[:2]) == {str(child.run_id) for child in await children(env)}
 
 
-async def test_its_code_sees_the_run_that_called_it() -> None:
+async def test_a_routed_activity_sees_the_run_that_called_it() -> None:
     @activity
     async def here() -> None:
         seen.append(activity_info())
@@ -239,7 +239,7 @@ async def test_a_call_that_is_not_taken_in_time_fails(limit: float) -> None:
         assert child.state is RunState.TIMED_OUT
 
 
-async def test_what_was_taken_in_time_may_go_on() -> None:
+async def test_a_routed_activity_taken_in_time_may_finish() -> None:
     @workflow
     async def hurries() -> str:
         return await render.with_options(start_timeout=10)("dawn", 0, 3600.0)
@@ -358,7 +358,7 @@ async def test_a_call_cancelled_before_anybody_took_it_is_never_executed() -> No
 
 
 @pytest.mark.parametrize("how", ["terminate", "cancel"])
-async def test_one_that_an_operator_ended_is_a_failure(how: str) -> None:
+async def test_a_routed_activity_that_an_operator_ended_counts_as_failed(how: str) -> None:
     @workflow
     async def waits() -> str:
         try:

@@ -57,7 +57,7 @@ async def test_what_an_activity_sets_in_its_context_is_not_seen_by_the_next() ->
         ]
 
 
-async def test_one_that_waits_does_not_hold_up_those_behind_it() -> None:
+async def test_a_waiting_activity_does_not_hold_up_those_behind_it() -> None:
     seen.clear()
     async with world(many, act) as env:
         assert await env.run(many, ["waits 1", "a", "waits 2", "b", "c"]) == ["clean"] * 5
@@ -65,13 +65,13 @@ async def test_one_that_waits_does_not_hold_up_those_behind_it() -> None:
     assert sorted(done[:3]) == ["a done", "b done", "c done"]
 
 
-async def test_one_that_cancels_its_own_task_does_not_cancel_the_next() -> None:
+async def test_an_activity_that_cancels_its_own_task_does_not_cancel_the_next_activity() -> None:
     async with world(many, act) as env:
         answers = await env.run(many, ["cancels itself", "waits", "a", "waits too"])
         assert answers[1:] == ["clean"] * 3
 
 
-async def test_one_that_is_given_up_before_it_began_is_never_called_and_holds_no_place() -> None:
+async def test_an_activity_cancelled_before_its_attempt_begins_is_never_called_and_frees_its_slot() -> None:
     seen.clear()
     async with world(takes_back, many, act, max_activities=1) as env:
         assert await env.run(takes_back) == "clean"

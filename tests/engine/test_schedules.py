@@ -302,7 +302,7 @@ async def test_after_thousands_of_slots_as_many_runs_begin_as_after_a_few(overla
         assert len([slot for _, slot in begun[before:] if slot <= up_at]) == expected
 
 
-async def test_what_is_missed_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missed_slots_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with world(Schedule("five", cron("*/5 * * * *"), tick, catch_up=600)) as env:
         await env.worker.stop()
         await env.advance(3_600)

@@ -121,7 +121,7 @@ async def test_a_start_with_a_signal(postgres_url: str) -> None:
             await client.start(ledger, id="l", signal=(paid, 3), transaction=caller.given)
 
 
-async def test_what_cannot_be_is_refused_as_for_starts(postgres_url: str, sqlite_url: str, tmp_path: Path) -> None:
+async def test_invalid_signals_are_refused_as_starts_are(postgres_url: str, sqlite_url: str, tmp_path: Path) -> None:
     async with connect(postgres_url) as client, ASYNC["asyncpg"](postgres_url) as caller:
         handle = await client.start(ledger)
         with pytest.raises(WrongTransaction, match="no transaction is open"):

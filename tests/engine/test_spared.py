@@ -39,7 +39,7 @@ class Spares(Middleware):
             tenant.reset(token)
 
 
-async def test_what_only_sets_the_context_need_not_be_around_an_attempt() -> None:
+async def test_middleware_that_only_sets_the_context_wraps_no_attempt() -> None:
     @workflow
     async def both(number: int) -> list[str]:
         return [await on_the_loop(number), await in_a_thread(number), await on_the_loop(number)]
@@ -75,7 +75,7 @@ async def test_what_is_set_for_one_attempt_is_not_there_in_the_next_that_nothing
     assert found == [f"{each.get('tenant', 'nobody')} {number}" for number, each in enumerate(headers)]
 
 
-async def test_whoever_overrides_activity_alone_is_around_every_attempt() -> None:
+async def test_middleware_with_only_activity_wraps_every_attempt() -> None:
     class Counts(Spares):
         async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
             counted.append(call.facts.name)
@@ -195,7 +195,7 @@ async def told() -> dict[str, str]:
     return dict(activity_info().headers)
 
 
-async def test_what_only_adds_headers_need_not_be_around_a_start() -> None:
+async def test_middleware_that_only_adds_headers_wraps_no_start() -> None:
     marks, given = Marks(), {"who": "me"}
     async with jobs(told, middleware=[marks]) as env:
         nobody = await env.enqueue(told)
@@ -265,7 +265,7 @@ async def test_a_string_that_is_given_in_place_of_a_start_is_its_trace_and_check
         assert await env.client.count(kind="any") == 1
 
 
-async def test_whoever_overrides_start_alone_and_of_several_each_is_around_every_start() -> None:
+async def test_each_middleware_with_only_start_wraps_every_start() -> None:
     class Counts(Marks):
         async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
             self.around.append("counted")

@@ -55,7 +55,7 @@ async def test_concurrent_starts_share_a_transaction() -> None:
         assert len(store.batches) <= 2
 
 
-async def test_what_comes_while_one_is_written_is_written_together_next() -> None:
+async def test_starts_that_come_during_a_write_go_into_the_next_batch() -> None:
     async with client() as (store, batuta):
         store.gate.clear()
         first = asyncio.ensure_future(batuta.start("flow", id="first"))

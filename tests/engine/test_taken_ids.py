@@ -88,7 +88,7 @@ async def test_a_start_does_not_get_the_run_of_another_workflow(client: Batuta) 
     assert (await (await client.get("o-1")).describe()).workflow == "payment"
 
 
-async def test_nor_does_a_job(client: Batuta) -> None:
+async def test_a_job_does_not_take_the_id_of_another_kind_of_run(client: Batuta) -> None:
     await client.start(payment, 5, id="o-1")
     await client.enqueue(mail, "ann", id="m-1")
     error = await wrong(client.enqueue(mail, "ann", id="o-1"))
@@ -108,7 +108,7 @@ async def test_nor_does_a_job_whose_unique_key_makes_the_id_of_a_workflows_run(c
     await wrong(client.start(payment, 5, id="mail:43"))
 
 
-async def test_of_a_batch_the_call_is_named(client: Batuta) -> None:
+async def test_the_error_of_a_batch_names_the_call_that_failed(client: Batuta) -> None:
     await client.enqueue(mail, "ann", id="m-1")
     error = await wrong(client.enqueue_many([mail.call("bob"), page.call("ann").with_options(id="m-1")]))
     assert "call 1 of the batch" in error.__notes__[0]

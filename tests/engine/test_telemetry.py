@@ -258,7 +258,7 @@ async def test_a_job_that_is_done_at_its_second_attempt_tells_that_one() -> None
     assert [(one.activity, one.attempt) for one in ears.of(ActivityRetried)] == [("stumbles", 1)]
 
 
-async def test_what_was_not_durable_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_telemetry_never_reports_an_undurable_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ears = Ears()
     async with Environment(workflows=[child], activities=[fine], middleware=[ears]) as env:
         handle = await env.start(child)

@@ -57,7 +57,7 @@ async def test_only_a_transactional_activity_has_a_transaction(sqlite_url: str) 
             await (await client.start(one)).result(PATIENCE)
 
 
-async def test_in_memory_the_result_and_what_is_sent_go_together_and_there_is_no_connection() -> None:
+async def test_in_memory_a_transaction_writes_result_and_messages_together_without_a_connection() -> None:
     @activity(transactional=True, retry=QUICK)
     async def sends(number: int) -> int:
         transaction().enqueue(mailed, "x", id=f"m{number}")
@@ -214,9 +214,7 @@ async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_one_that_begins_while_another_is_over_its_time_has_a_time_of_its_own(
-    request: pytest.FixtureRequest, kind: str
-) -> None:
+async def test_each_transactional_attempt_has_its_own_timeout(request: pytest.FixtureRequest, kind: str) -> None:
     """One timer is for all of them."""
     url = request.getfixturevalue(f"{kind}_url")
     gates = {1: threading.Event(), 2: threading.Event()}

@@ -112,7 +112,7 @@ async def test_a_result_is_not_asked_for_again_and_again(monkeypatch: pytest.Mon
         assert looks["made"] <= 3
 
 
-async def test_who_still_waits_when_the_client_is_closed_is_told(sqlite_url: str, real_time: None) -> None:
+async def test_callers_that_wait_when_the_client_closes_get_an_error(sqlite_url: str, real_time: None) -> None:
     async with connect(sqlite_url) as client:
         handle = await client.start(sleeps, 3600)
         task = asyncio.create_task(handle.result())

@@ -79,7 +79,7 @@ async def in_the_end(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.05)
 
 
-async def test_of_two_workers_with_one_epoch_only_the_one_that_the_new_primary_knows_writes(pair: Pair) -> None:
+async def test_after_a_failover_only_the_worker_known_to_the_new_primary_writes(pair: Pair) -> None:
     """The claim of the first is lost, and the second claims the run there: both have epoch 1 and the same head."""
     async with opened(pair.url) as store:
         first, second = await live_worker(store), await live_worker(store)

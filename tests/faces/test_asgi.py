@@ -161,7 +161,7 @@ async def test_shutdown_lets_activities_in_flight_finish(sqlite_url: str) -> Non
         assert [str(line.kind) for line in await handle.journal()] == ["started", "activity_done"]
 
 
-def test_what_cannot_be_is_said_when_the_application_is_made() -> None:
+def test_an_invalid_lifespan_is_refused_when_the_application_is_made() -> None:
     with pytest.raises(InvalidURL):
         asgi.lifespan("mysql://shop")
 

@@ -34,7 +34,9 @@ def payloads(codecs: Sequence[PayloadCodec], namespace: str = "shop") -> Payload
 
 
 @given(text=texts, crc=st.integers(0, 2**32 - 1), scope=st.text(), place=parts, chain=st.sampled_from(CHAINS))
-def test_what_is_written_is_read(text: str, crc: int, scope: str, place: list[str], chain: list[PayloadCodec]) -> None:
+def test_a_payload_is_read_as_it_was_written(
+    text: str, crc: int, scope: str, place: list[str], chain: list[PayloadCodec]
+) -> None:
     ours = payloads(chain)
     bound = ours.bound(scope, *place)
     assert ours.decode(ours.encode(text, bound), bound) == text
@@ -62,7 +64,7 @@ def test_any_byte_that_was_changed_is_found(data: st.DataObject, text: str, chai
 
 
 @given(data=st.data(), text=st.text(), chain=st.sampled_from(SEALING))
-def test_what_was_cut_short_is_found(data: st.DataObject, text: str, chain: list[PayloadCodec]) -> None:
+def test_a_truncated_payload_is_detected(data: st.DataObject, text: str, chain: list[PayloadCodec]) -> None:
     ours = payloads(chain)
     bound = ours.bound("run", "entry", 0)
     written = ours.encode(text, bound)

@@ -89,7 +89,7 @@ def acts(node: Node) -> list[str]:
 FAILS_TWICE = ["all", ["act", "?", 0.0], ["seq", ["act", "?", 1.5], ["act", "?", 0.0]], ["act", "?", 0.0]]
 
 
-def test_of_two_failures_the_later_one_may_be_mended_first() -> None:
+def test_the_later_of_two_failures_may_be_retried_first() -> None:
     node = named(FAILS_TWICE, iter(range(100)))
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(_live(node, acts(node), ["act-1", "act-3"]))

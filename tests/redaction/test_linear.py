@@ -46,7 +46,7 @@ def repeats(parsed: Any) -> Iterator[tuple[Any, int]]:
 
 
 @pytest.mark.parametrize("regex", REGEXES, ids=lambda regex: regex.pattern[:30])
-def test_what_repeats_without_a_bound_never_gives_back(regex: re.Pattern[str]) -> None:
+def test_unbounded_repeats_in_patterns_never_backtrack(regex: re.Pattern[str]) -> None:
     found = [*repeats(parser.parse(regex.pattern, regex.flags))]
     assert not [count for op, count in found if op is not sre.POSSESSIVE_REPEAT and count > MOST]
 

@@ -96,7 +96,7 @@ def test_tracebacks_with_their_causes_and_stacks(log: Log) -> None:
     assert "test_logs.py" in log.text
 
 
-def test_what_is_extra_by_name_and_by_looks() -> None:
+def test_extra_fields_are_redacted_by_name_and_by_value() -> None:
     log = Log(AsJson())
     extra = {"payer": {"x": [CPF]}, "user_password": SECRET, "who": Payer(), "odd": Broken(), "count": 3, "t": (CPF, 1)}
     try:

@@ -120,7 +120,7 @@ def test_numbers_are_known_too() -> None:
     assert usual.value([1999, 0.52998224725, 10**5000, True]) == [1999, 0.52998224725, 10**5000, True]
 
 
-def test_what_lies_too_deep_is_not_shown() -> None:
+def test_values_nested_too_deep_are_not_shown() -> None:
     value: Any = "secret"
     for _ in range(10 * DEEPEST):
         value = [value]
@@ -155,7 +155,7 @@ def test_a_pattern_may_hide_a_part_of_what_it_finds() -> None:
         (lambda: Pattern.of("badge", "[a-z]+"), "must match neither nothing"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Any, said: str) -> None:
+def test_invalid_options_are_refused(make: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         make()
 

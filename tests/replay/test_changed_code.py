@@ -265,7 +265,7 @@ async def with_a_longer_future() -> str:
     return first + second + await c() + "!"
 
 
-async def test_what_comes_after_the_end_of_the_tape_may_change() -> None:
+async def test_code_after_the_end_of_the_journal_may_change() -> None:
     async with world() as env:
         handle = await begun(env)
         await env.deploy(workflows=[with_a_longer_future])

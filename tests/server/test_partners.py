@@ -95,7 +95,7 @@ async def test_an_unknown_name_is_a_problem_that_names_it(web: Web, method: str,
         ("POST", "limits/balance/sync", {"balance": "much"}),
     ],
 )
-async def test_what_makes_no_sense_changes_nothing(web: Web, method: str, path: str, body: Any) -> None:
+async def test_an_invalid_request_changes_nothing(web: Web, method: str, path: str, body: Any) -> None:
     before = await ask(web, "GET", PARTNERS)
     answer = await web.ask(method, f"{PARTNERS}/{path}", body)
     assert (answer.status, answer.json["code"]) == (400, "invalid_input")

@@ -181,7 +181,7 @@ async def test_query_parameters_that_do_not_fit_are_problems(gated: Web) -> None
 @pytest.mark.parametrize(
     "given", ["unknown", "%27%3B%20DROP%20TABLE%20runs--", "a%00b", "x" * 600, "%F0%9F%98%80"], ids=lambda id: id[:20]
 )
-async def test_a_thing_that_is_not_there_is_a_problem_or_an_empty_answer(gated: Web, given: str) -> None:
+async def test_an_unknown_thing_is_a_problem_or_an_empty_answer(gated: Web, given: str) -> None:
     for route in GUARDED:
         path = "/".join(given if part.startswith("{") else part for part in route.path.split("/"))
         answer = await gated.ask(route.method, path, body_of(route), headers={"x-scope": "admin"})

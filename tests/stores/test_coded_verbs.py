@@ -21,7 +21,7 @@ def test_every_verb_is_coded_or_known_to_carry_no_payload() -> None:
     assert PASSED & coded == set()
 
 
-def test_what_it_hands_out_has_every_verb_too() -> None:
+def test_handles_of_the_coded_store_have_every_verb() -> None:
     for protocol, ours in (
         (CallerTransaction, CodedCallerTransaction),
         (Heartbeat, CodedHeartbeat),

@@ -57,7 +57,7 @@ def test_a_race_that_the_usual_order_hides_is_found(race: Any, options: dict[str
 
 
 @pytest.mark.parametrize(("right", "options"), RIGHT, ids=lambda one: getattr(one, "name", ""))
-def test_what_is_right_is_right_in_a_hundred_orders(right: Any, options: dict[str, Any]) -> None:
+def test_correct_code_passes_in_a_hundred_orders(right: Any, options: dict[str, Any]) -> None:
     found = interleavings(right, activities=ACTIVITIES, **options)
     assert found.seeds == list(range(100))
     assert set(map(str, found.endings.values())) == {str(found.ending)}

@@ -74,6 +74,6 @@ def test_an_unknown_name_is_refused_with_the_known_ones(
     assert f"{arguments[0]}: {arguments[1].split(',')[-1]}: not one of " in said
 
 
-def test_what_is_measured_with_another_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workload_measured_with_another_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["bench", "--only", "W3"])
     assert parse_arguments().only == {"W3"}

@@ -46,7 +46,7 @@ def test_nothing_is_kept_from_the_collector() -> None:
     room.fit(0)
 
 
-def test_what_somebody_has_chosen_stays() -> None:
+def test_a_collector_threshold_that_the_program_has_set_stays() -> None:
     gc.set_threshold(5_000, 10, 10)
     tune_collector()
     room = GcHeadroom()
@@ -55,7 +55,7 @@ def test_what_somebody_has_chosen_stays() -> None:
     room.fit(0)
 
 
-def test_what_somebody_chooses_later_stays_too() -> None:
+def test_a_collector_threshold_that_the_program_sets_later_stays() -> None:
     gc.set_threshold(700, 10, 10)
     tune_collector()
     room = GcHeadroom()

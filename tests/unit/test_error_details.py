@@ -140,7 +140,7 @@ trees = st.recursive(
 
 
 @given(value=trees)
-def test_whatever_is_nested_in_whatever_comes_back(value: Any) -> None:
+def test_nested_error_details_survive_a_round_trip(value: Any) -> None:
     again = to_exception(recorded(Declined(value, held=value)), strict=True)
     assert repr((again.args, vars(again))) == repr(((value,), {"held": value}))
 

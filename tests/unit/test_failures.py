@@ -271,7 +271,7 @@ def test_a_group_in_an_old_journal_is_one_error_with_its_words() -> None:
     assert (again.type, str(again)) == ("ExceptionGroup", "two (2 sub-exceptions)")
 
 
-def test_of_a_group_of_thousands_only_the_first_are_kept_and_the_rest_is_counted() -> None:
+def test_a_group_of_thousands_of_errors_keeps_the_first_and_counts_the_rest() -> None:
     again = there_and_back(ExceptionGroup("many", [ValueError(str(number)) for number in range(5_000)]))
     assert isinstance(again, ExceptionGroup)
     assert [str(one) for one in again.exceptions[:3]] == ["0", "1", "2"]

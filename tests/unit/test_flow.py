@@ -98,11 +98,11 @@ def test_of_many_keys_those_that_have_most_are_remembered() -> None:
     assert max(rotation.had, key=lambda key: rotation.had[key]) == "a"
 
 
-def test_what_has_no_key_takes_its_turn_as_one_key() -> None:
+def test_jobs_without_a_key_take_turns_as_one_key() -> None:
     assert taken(due(*[""] * 50, *["a"] * 50), 20) == {"": 10, "a": 10}
 
 
-def test_what_has_begun_comes_although_a_rate_is_used_up() -> None:
+def test_begun_work_is_claimed_although_the_rate_is_used_up() -> None:
     runs = due(*["a"] * 5) + due("b", priority=0, begun=True)
     assert taken(runs, 10, rate=Rate(2, 60)) == {"a": 2, "b": 1}
 

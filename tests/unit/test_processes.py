@@ -41,7 +41,7 @@ def test_this_process_has_not_ended() -> None:
     assert has_ended(this_process()) is False
 
 
-def test_another_lives_until_it_is_killed_also_when_nobody_has_asked_how_it_ended(
+def test_a_child_process_counts_as_alive_until_it_is_killed_even_unreaped(
     other: subprocess.Popen[str],
 ) -> None:
     process = said(other)

@@ -76,7 +76,7 @@ def test_arguments_that_no_call_would_take_are_refused() -> None:
             codec(fn).encode_args(args, kwargs)
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_a_value_of_the_wrong_type_is_named() -> None:
     def fn(line: Line) -> Line:
         return line
 

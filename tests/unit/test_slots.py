@@ -88,7 +88,7 @@ def test_buffer_begins_what_waited_when_the_running_one_has_ended() -> None:
     assert (made.begun, made.state.waiting, made.skipped) == (minutes(1), NOON + 4 * MINUTE, minutes(5))
 
 
-def test_who_waits_is_looked_after_soon_at_first_and_more_seldom_later() -> None:
+def test_waiting_slots_are_polled_less_often_over_time() -> None:
     made = decide(plan(Overlap.BUFFER), State(NOON), NOON + MINUTE, busy=True)
     assert made.next_at == NOON + MINUTE + SECOND
     made = decide(plan(Overlap.BUFFER, when=Every(HOUR)), State(NOON, NOON), NOON + 30 * SECOND, busy=True)
@@ -175,7 +175,7 @@ def test_many_slots_are_dealt_with_in_several_looks(overlap: Overlap) -> None:
         assert begun == [NOON + everything * SECOND]
 
 
-def test_one_that_ends_begins_its_last_slot_and_no_more() -> None:
+def test_a_schedule_with_an_end_starts_its_last_slot_and_no_more() -> None:
     ending = plan(end_at=NOON + 2 * MINUTE)
     made = decide(ending, State(NOON + MINUTE), NOON + 5 * MINUTE, busy=False)
     assert (made.begun, made.next_at) == (minutes(2), None)
@@ -183,7 +183,7 @@ def test_one_that_ends_begins_its_last_slot_and_no_more() -> None:
     assert (made.begun, made.next_at) == ([NOON], None)
 
 
-def test_one_that_ends_while_a_slot_waits_is_looked_at_until_that_has_begun() -> None:
+def test_an_ended_schedule_stays_due_until_its_waiting_slot_has_begun() -> None:
     ending = plan(Overlap.BUFFER, end_at=NOON + MINUTE)
     made = decide(ending, State(NOON), NOON + MINUTE, busy=True)
     assert (made.state.waiting, made.next_at) == (NOON + MINUTE, NOON + MINUTE + SECOND)
@@ -191,7 +191,7 @@ def test_one_that_ends_while_a_slot_waits_is_looked_at_until_that_has_begun() ->
     assert (made.begun, made.next_at) == (minutes(1), None)
 
 
-def test_one_that_begins_later_has_no_slot_before() -> None:
+def test_a_schedule_has_no_slot_before_its_start() -> None:
     starting = plan(Overlap.ALLOW, start_at=NOON + 2 * MINUTE)
     assert decide(starting, State(NOON), NOON + MINUTE, busy=False).next_at == NOON + 2 * MINUTE
     assert decide(starting, State(NOON), NOON + 3 * MINUTE, busy=False).begun == minutes(2, 3)

@@ -129,7 +129,7 @@ def test_the_next_try_of_a_whole_run_begins_after_a_backoff() -> None:
         ({"state": RunState.PAUSED, "resume_at": at(4), "paused_at": at(2)}, [("delayed", 0, 2), ("paused", 2, None)]),
     ],
 )
-def test_a_run_that_nobody_has_begun(facts: dict[str, Any], seen: list[Any]) -> None:
+def test_a_query_of_a_run_that_has_not_begun(facts: dict[str, Any], seen: list[Any]) -> None:
     unbegun: dict[str, Any] = {"state": RunState.PENDING, "head": -1}
     run = a_run(**(unbegun | facts))
     found = timeline_of(run, [], [], at(10))

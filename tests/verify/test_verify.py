@@ -185,13 +185,13 @@ READ_CANCEL = READ.replace("'m', 'signal'", "'cancel:1', 'cancel'")
         ("DELETE FROM dead_letters WHERE id = 'dead 0'", "I15"),
     ],
 )
-async def test_what_was_tampered_with_is_found(shop: str, statement: str, invariant: str) -> None:
+async def test_a_tampered_audit_row_is_found(shop: str, statement: str, invariant: str) -> None:
     tamper(shop, statement)
     report = await check(shop, total, nap, stuck)
     assert report.found[invariant] > 0, report.found
 
 
-async def test_of_two_runs_of_an_id_the_newer_must_be_current(shop: str) -> None:
+async def test_the_newer_of_two_runs_with_one_id_must_be_the_current_one(shop: str) -> None:
     tamper(shop, "UPDATE runs SET current = 0 WHERE id = 'again'")
     tamper(shop, "UPDATE runs SET current = 1 WHERE run_id = (SELECT min(run_id) FROM runs WHERE id = 'again')")
     report = await check(shop)

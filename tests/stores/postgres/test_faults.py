@@ -305,7 +305,7 @@ def test_only_what_proves_a_rollback_is_not_unknown(state: str, expected: type[S
         asyncpg.ConnectionDoesNotExistError("gone"),
     ],
 )
-def test_whatever_a_broken_connection_shows_as_is_unknown(error: Exception) -> None:
+def test_every_error_of_a_broken_connection_means_outcome_unknown(error: Exception) -> None:
     assert type(translate(error, "here", writing=True)) is OutcomeUnknown
     assert type(translate(error, "here", writing=False)) is StoreUnavailable
 

@@ -220,7 +220,7 @@ async def test_the_last_of_debounced_starts_is_never_lost(store: PostgresStore, 
         assert seen[key][-1] == f'{{"value":["{key}",{rounds - 1}]}}'
 
 
-async def test_of_a_batch_one_that_is_refused_is_not_waited_for(store: PostgresStore) -> None:
+async def test_a_refused_start_does_not_hold_up_the_rest_of_its_batch(store: PostgresStore) -> None:
     news = [new_run(f"member-{n}" if n != 5 else "bad\x00id") for n in range(20)]
     outcomes = await store.start_many(news, new_run("after"))
     assert [isinstance(outcome, BadData) for outcome in outcomes] == [n == 5 for n in range(21)]

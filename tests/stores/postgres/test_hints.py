@@ -23,7 +23,7 @@ def is_catching_up(hint: Hint) -> bool:
     return hint.due and hint.closed is None
 
 
-async def test_who_could_not_hear_is_told_to_look(store: PostgresStore, postgres_url: str) -> None:
+async def test_a_listener_that_was_disconnected_is_told_to_poll(store: PostgresStore, postgres_url: str) -> None:
     ear = Ear(store)
     await ear.hears(is_catching_up)
     ear.hints.clear()
@@ -144,7 +144,7 @@ async def test_the_end_of_a_lone_run_is_announced_though_the_store_is_closed_at_
     assert str(run_id) in sent[0]
 
 
-async def test_what_may_be_claimed_now_is_announced_at_once() -> None:
+async def test_runs_that_can_be_claimed_are_announced_at_once() -> None:
     told: list[Hint] = []
     listeners = Listeners()
     listeners.bind()

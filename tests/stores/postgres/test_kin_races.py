@@ -206,7 +206,7 @@ async def test_a_parent_that_waits_for_the_end_of_its_child_is_woken(store: Post
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "rolled back"])
-async def test_of_two_children_with_one_id_the_first_that_stays_has_it(
+async def test_the_first_of_two_children_with_one_id_gets_it(
     store: PostgresStore, postgres_url: str, keep: bool
 ) -> None:
     worker = await live_worker(store)

@@ -83,7 +83,9 @@ WAYS: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_whatever_comes_first_is_in_the_transaction(store: PostgresStore, raw: Any, way: str, used: bool) -> None:
+async def test_the_first_statement_of_any_kind_is_in_the_transaction(
+    store: PostgresStore, raw: Any, way: str, used: bool
+) -> None:
     worker = await live_worker(store)
     pen = await start_owned(store, worker)
     async with begun(store, used=used) as (transaction, lent):
@@ -142,9 +144,7 @@ async def test_after_a_first_statement_that_fails_nothing_can_be_written(store: 
     assert await raw.fetchval("SELECT count(*) FROM orders") == 0
 
 
-async def test_one_that_executes_nothing_is_committed_and_one_that_has_lost_its_run_is_not(
-    store: PostgresStore, raw: Any
-) -> None:
+async def test_an_empty_transaction_commits_unless_its_worker_has_lost_the_run(store: PostgresStore, raw: Any) -> None:
     worker = await live_worker(store)
     pen = await start_owned(store, worker)
     async with begun(store, used=False) as (transaction, _):

@@ -97,7 +97,7 @@ async def test_other_runs_and_new_starts_of_a_worker_go_on_while_a_row_is_locked
     await store.close()
 
 
-async def test_what_a_run_does_meanwhile_is_written_after_what_waits(postgres_url: str) -> None:
+async def test_later_changes_of_a_run_are_written_after_its_waiting_ones(postgres_url: str) -> None:
     async with connect(postgres_url) as client:
         async with client.worker(workflows=[both], activities=[step, waits, waits_longer], grace=1.0) as worker:
             handle = await client.start(both)
@@ -146,7 +146,7 @@ async def test_a_start_whose_id_stays_in_an_open_transaction_is_refused(postgres
 
 
 @pytest.mark.parametrize("kind", ["step", "end", "eviction", "send"])
-async def test_what_needs_no_locked_row_is_written(store: PostgresStore, postgres_url: str, kind: str) -> None:
+async def test_changes_that_need_no_locked_row_are_written(store: PostgresStore, postgres_url: str, kind: str) -> None:
     worker = await live_worker(store)
     pens = [await start_owned(store, worker) for _ in range(50)]
     elsewhere = await start_owned(store, worker, "elsewhere")

@@ -340,7 +340,7 @@ async def test_a_hand_over_waits_for_a_claim_and_counts_what_it_took(store: Post
     assert (answers, len(second), len(claim.stored_runs)) == ({}, 2, 3)
 
 
-async def test_who_hands_over_does_not_keep_other_commits_waiting(store: PostgresStore, postgres_url: str) -> None:
+async def test_a_slot_handover_does_not_block_other_commits(store: PostgresStore, postgres_url: str) -> None:
     worker = await live_worker(store)
     await store.limit_queue("default", QueueLimits(concurrency=5))
     await store.start_many([job() for _ in range(9)])

@@ -61,7 +61,7 @@ async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -
     await check_that_sleepers_cost_a_claim_nothing(store, session)
 
 
-async def test_what_reaches_beyond_a_run_finds_others_by_their_keys(store: PostgresStore, postgres_url: str) -> None:
+async def test_effects_on_other_runs_find_them_by_key(store: PostgresStore, postgres_url: str) -> None:
     """Statements in functions show no plan; what they have read does. Plans are made on an empty table and kept."""
     session = await store._commit_session.connect()
     await _reach_out(store, "early")

@@ -31,7 +31,7 @@ FILL = """
 """
 
 
-async def test_what_another_has_locked_is_left_for_the_next_round(store: PostgresStore, postgres_url: str) -> None:
+async def test_locked_runs_are_pruned_in_the_next_round(store: PostgresStore, postgres_url: str) -> None:
     worker = await live_worker(store)
     chain = await closed_chain(store, worker, "long")
     locked, free = await closed_run(store, worker), await closed_run(store, worker)

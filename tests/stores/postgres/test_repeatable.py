@@ -190,7 +190,7 @@ async def test_a_table_that_is_held_is_named_and_nothing_is_changed(
     await store.close()
 
 
-async def test_of_two_who_migrate_at_once_the_second_waits_and_does_nothing(
+async def test_a_second_migration_waits_for_the_first_and_does_nothing(
     postgres_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship(monkeypatch, FIRST)
@@ -206,7 +206,7 @@ async def test_of_two_who_migrate_at_once_the_second_waits_and_does_nothing(
         await store.close()
 
 
-async def test_who_does_not_own_the_schema_is_told_so(
+async def test_a_user_who_does_not_own_the_schema_cannot_migrate(
     postgres_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     role = f"stranger_{postgres_url.rpartition('_')[2]}"

@@ -16,7 +16,7 @@ WHERE datname = current_database() AND query LIKE 'SELECT pg_sleep%' AND state =
 """
 
 
-async def test_one_that_is_cancelled_twice_leaves_no_statement_and_no_lock(
+async def test_a_rollback_that_is_cancelled_twice_leaves_no_statement_and_no_lock(
     store: PostgresStore, postgres_url: str
 ) -> None:
     async with connection(postgres_url) as raw:

@@ -32,7 +32,7 @@ async def test_due_schedules_are_found_by_their_time(store: PostgresStore, fille
         assert {scan["Index Name"] for scan in scans} == {"schedules_pkey"}, name
 
 
-async def test_those_that_rest_cost_a_look_and_a_firing_nothing(store: PostgresStore, filled: str) -> None:
+async def test_idle_schedules_cost_polls_and_firings_nothing(store: PostgresStore, filled: str) -> None:
     for n in range(20):
         await store.put_schedule(ScheduleRow(id=f"s{n}", spec="{}", next_at=1))
     session = await store._commit_session.connect()

@@ -30,7 +30,7 @@ async def test_a_driver_with_other_insides_is_used_as_it_offers_itself() -> None
     assert await execute((1, 2)) == [1, 2]
 
 
-async def test_of_a_driver_that_is_newer_than_we_know_the_public_way_is_used(
+async def test_a_newer_driver_is_used_through_its_public_interface(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asyncpg, "__version__", "9.0.0")
@@ -61,7 +61,7 @@ async def test_a_reply_that_does_not_come_is_not_waited_for_for_ever(postgres_ur
     await session.close()
 
 
-async def test_what_was_answered_in_time_is_forgotten_by_who_watches(postgres_url: str) -> None:
+async def test_the_watchdog_forgets_statements_answered_in_time(postgres_url: str) -> None:
     session = session_with(postgres_url, 2.0)
     assert await session.read("SELECT 1")
     connection = await session.connect()
@@ -168,7 +168,7 @@ async def test_when_the_commit_has_no_reply_the_outcome_is_unknown(
     assert await written(session) == [1, 2]
 
 
-async def test_who_gives_up_between_parts_leaves_nothing_behind(session: Session) -> None:
+async def test_a_cancelled_caller_leaves_no_half_statement(session: Session) -> None:
     def parts() -> Iterator[tuple[int]]:
         yield (1,)
         task.cancel()

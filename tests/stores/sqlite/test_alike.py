@@ -89,7 +89,7 @@ async def test_of_many_each_has_its_own_fence(store: SqliteStore) -> None:
         assert (await store.get_run(pen.run_id)).head == len(entries) - 1
 
 
-async def test_what_fails_in_the_midst_of_a_batch_leaves_nothing_of_it(store: SqliteStore) -> None:
+async def test_a_batch_that_fails_half_way_leaves_nothing_behind(store: SqliteStore) -> None:
     worker = await live_worker(store)
     pens = await begun(store, worker, [new_run() for _ in range(150)])
     bad: list[Entry] = [

@@ -103,7 +103,7 @@ async def test_others_cannot_write_meanwhile_and_go_on_afterwards(
     os.close(lock)
 
 
-async def test_who_waits_for_too_long_is_told(
+async def test_a_caller_that_waits_too_long_for_the_lock_gets_an_error(
     store: SqliteStore, connection: sqlite3.Connection, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caller_transaction, "PATIENCE_SECONDS", 0.01)

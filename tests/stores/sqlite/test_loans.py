@@ -84,7 +84,7 @@ def test_no_method_ends_the_transaction(connection: sqlite3.Connection) -> None:
     assert connection.in_transaction
 
 
-def test_what_stands_before_the_first_word_is_skipped_in_no_time(connection: sqlite3.Connection) -> None:
+def test_text_before_the_first_word_of_a_statement_is_skipped_quickly(connection: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.OperationalError):
         LentConnection(connection).execute(" " * 64 + "/**/" * 64 + "(")
 

@@ -91,7 +91,7 @@ async def test_a_family_with_a_huge_journal_is_deleted_in_slices(store: SqliteSt
     assert await rows_of(store, parent, child) == 0
 
 
-async def test_one_that_is_killed_half_way_leaves_nothing_that_comes_back(store: SqliteStore) -> None:
+async def test_a_bulk_commit_that_is_killed_half_way_leaves_nothing_behind(store: SqliteStore) -> None:
     parent, child, other = await long_family(store, 2 * MOST_ENTRIES)
 
     def killed(step: str) -> None:

@@ -42,7 +42,7 @@ async def test_a_close_from_outside_is_heard_by_its_name(stores: list[SqliteStor
     await ear.hears(lambda hint: pen.run_id in hint.messages and hint.closed is None)
 
 
-async def test_what_was_there_before_is_not_told_again(stores: list[SqliteStore]) -> None:
+async def test_the_watcher_reports_no_old_changes(stores: list[SqliteStore]) -> None:
     here, far = stores
     pen = await start_owned(here, await live_worker(here))
     ear = Ear(here)
@@ -53,7 +53,7 @@ async def test_what_was_there_before_is_not_told_again(stores: list[SqliteStore]
     await ear.hears(lambda hint: hint.due and not hint.messages)
 
 
-async def test_who_begins_to_listen_is_told_of_what_came_before(stores: list[SqliteStore]) -> None:
+async def test_a_new_listener_is_told_of_earlier_changes(stores: list[SqliteStore]) -> None:
     here, far = stores
     pen = await start_owned(here, await live_worker(here))
     await far.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL))

@@ -176,7 +176,7 @@ async def test_another_store_object_on_the_same_file_has_its_own_connection(make
     assert (await two.start(new_run("b")))[1]
 
 
-async def test_what_is_left_for_the_commit_is_of_the_same_transaction(store: SqliteStore) -> None:
+async def test_statements_left_for_the_commit_are_in_the_same_transaction(store: SqliteStore) -> None:
     new = new_run("kept")
     await store.start(new)
     run_id = new.run_id.bytes

@@ -40,7 +40,7 @@ async def due(store: Store, limit: int = 10) -> list[str]:
 class SchedulesConformance:
     """Rows."""
 
-    async def test_what_is_written_is_read(self, store: Store) -> None:
+    async def test_a_payload_is_read_as_it_was_written(self, store: Store) -> None:
         now = await store.now()
         told: dict[str, Any] = {"spec": '{"é":"\\u0000"}', "state": '{"x":1}', "reason": "why", "paused": True}
         row = await put(store, **told, next_at=7, last_at=6, last_id="nightly:6")
