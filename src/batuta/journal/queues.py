@@ -216,6 +216,8 @@ class StoreGauges(Struct, kw_only=True):
     """Live ones."""
     dead_letters: int = 0
     """Open ones."""
+    retrying: dict[int, int] = {}
+    """Open runs of which something failed and is tried again: how many failed so often."""
     schedule_due: int | None = None
     """When the schedule that has been due for longest was due, microseconds; None: none is late."""
     breakers: dict[str, str] = {}
@@ -225,8 +227,8 @@ class StoreGauges(Struct, kw_only=True):
 GaugeRow = tuple[str, str, str, int, int | None]
 """part, queue, state, how many, and a time: as the queries of SQL stores give it.
 
-Parts: `due`, `delayed` and `running` by queue and state, `idle` by state, `worker` and `paused` by queue, and
-`workers`, `letters`, `schedule` and `now` alone.
+Parts: `due`, `delayed` and `running` by queue and state, `idle` by state, `worker` and `paused` by queue, `retrying` by
+the number of failures (in place of a queue), and `workers`, `letters`, `schedule` and `now` alone.
 """
 
 
@@ -240,6 +242,8 @@ def gauges_of(rows: Iterable[GaugeRow]) -> StoreGauges:
             found.workers = count
         elif part == "letters":
             found.dead_letters = count
+        elif part == "retrying":
+            found.retrying[int(queue)] = found.retrying.get(int(queue), 0) + count
         elif part == "schedule":
             found.schedule_due = at
         elif part == "now":

@@ -61,6 +61,7 @@ class StoreMetrics:
             self._add("batuta_runs_open", [namespace, state], gauges.states.get(state, 0))
         for name, queue in gauges.queues.items():
             self._fill_queue([namespace, name], queue, gauges.now)
+        self._add("batuta_runs_retrying", [namespace], sum(gauges.retrying.values()))
         self._add("batuta_workers_live", [namespace], gauges.workers)
         self._add("batuta_dead_letters_open", [namespace], gauges.dead_letters)
         for breaker, current in gauges.breakers.items():

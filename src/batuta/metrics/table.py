@@ -304,6 +304,7 @@ GAUGES = (
     ),
     Gauge(name="batuta_queue_workers", help="Live workers that serve a queue.", labels=("namespace", "queue")),
     Gauge(name="batuta_queue_paused", help="1 if the queue is paused.", labels=("namespace", "queue")),
+    Gauge(name="batuta_runs_retrying", help="Open runs of which something failed and is tried again."),
     Gauge(name="batuta_workers_live", help="Workers whose lease is valid."),
     Gauge(name="batuta_dead_letters_open", help="Open dead letters."),
     Gauge(name="batuta_schedule_overdue_seconds", help="How long the schedule that has been due for longest is late."),

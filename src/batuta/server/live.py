@@ -19,7 +19,6 @@ from starlette.responses import StreamingResponse
 from batuta.authoring.backend import Description
 from batuta.client import Batuta
 from batuta.errors import BatutaError, InvalidInput, UnknownRun
-from batuta.journal.states import OPEN
 from batuta.server.access.check import EVERY_NAMESPACE
 from batuta.server.http.call import Call, Refused, find_run
 from batuta.server.http.routing import Route, Scope
@@ -56,6 +55,8 @@ class Feed:
         """What each topic looks like now; of a run under `run:<run id>`."""
         self.runs: dict[str, Description | None] = {}
         """Watched runs; None: it is gone."""
+        self.counts: dict[str, int] = {}
+        """How many runs and dead letters are open."""
         self._watched: Counter[str] = Counter()
         self._streams = 0
         self._task: asyncio.Task[None] | None = None
@@ -117,20 +118,21 @@ class Feed:
 
     async def _topics(self) -> dict[str, str]:
         client = self._client
-        page, opened, queues, workers, schedules, letters = await asyncio.gather(
+        page, gauges, queues, workers, schedules, letters = await asyncio.gather(
             client.list(kind="any", limit=_NEWEST),
-            client.count(kind="any", states=tuple(OPEN)),
+            client.namespace.gauges(),
             client.queues(),
             client.workers.list(),
             client.schedules.list(limit=_NEWEST),
             client.dead_letters.list(limit=1),
         )
+        self.counts = {"open": sum(gauges.states.values()), "dead_letters": gauges.dead_letters}
         facts: dict[str, Any] = {
-            "runs": [opened, [(run.run_id, run.state, run.entries, run.wake_at) for run in page.runs]],
+            "runs": [self.counts["open"], [(run.run_id, run.state, run.entries, run.wake_at) for run in page.runs]],
             "queues": queues,
             "workers": [(worker.worker_id, worker.live) for worker in workers],
             "schedules": [(one.id, one.paused, one.next_at, one.last_id, one.running) for one in schedules],
-            "dead_letters": [await client.dead_letters.count(), letters.letters],
+            "dead_letters": [self.counts["dead_letters"], letters.letters],
         }
         return {topic: _digest(value) for topic, value in facts.items()}
 
@@ -196,7 +198,11 @@ class _Stream:
         self._live.open += 1
         await self._feed.enter(self._runs)
         try:
-            yield _event("hello", {"as_of": now(), "topics": self._topics, "retry": RETRY}, retry=RETRY)
+            yield _event(
+                "hello",
+                {"as_of": now(), "topics": self._topics, "counts": self._feed.counts, "retry": RETRY},
+                retry=RETRY,
+            )
             if not self._told:
                 self._told = self._mine()
             while not self._live.ending.is_set():
@@ -243,7 +249,7 @@ class _Stream:
         self._told = current
         token = _token(current)
         if topics := [name for name in changed if ":" not in name]:
-            yield _event("changed", {"as_of": now(), "topics": topics}, token)
+            yield _event("changed", {"as_of": now(), "topics": topics, "counts": self._feed.counts}, token)
         for run_id in (name.partition(":")[2] for name in changed if ":" in name):
             run = self._feed.runs.get(run_id)
             if run is None:

@@ -96,7 +96,7 @@ class RunView(Struct, kw_only=True):
     children: list[Description]
     """The newest: 200 at most."""
     forks: list[Description]
-    """Runs that operators made from it, newest first: those of the last 50 acts on its id."""
+    """Runs that operators made from it, newest first: those of the last 50 acts of each verb that makes runs, on its id."""
 
 
 class RunsView(Struct, kw_only=True):
@@ -234,7 +234,10 @@ async def view(call: Call) -> dict[str, Any]:
 
 async def _forks(call: Call, run: Description) -> list[Description]:
     """Runs that operators made from this one: the audit log names them."""
-    acts = (await call.client.audit(target=run.id, limit=_ACTS)).rows
+    pages = await asyncio.gather(
+        *(call.client.audit(target=run.id, verb=verb, limit=_ACTS) for verb in ("fork", "reset", "retry", "reprocess"))
+    )
+    acts = sorted((act for page in pages for act in page.rows), key=lambda act: act.number, reverse=True)
     made = [act.after["run_id"] for act in acts if act.run_id == str(run.run_id) and "run_id" in (act.after or {})]
     found = await asyncio.gather(*(_described(call, run_id) for run_id in made))
     return [one for one in found if one is not None]

@@ -52,15 +52,21 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
     troubles: list[str] = []
     contexts = []
 
+    expected: list[str] = []
+
     def note(message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        if message.type in ("error", "warning") and not any(words in message.text for words in expected):
             troubles.append(f"console: {message.text}")
 
-    def opened(site: Site, path: str = "/", *, width: int = 1440, dark: bool = False) -> Page:
+    def opened(
+        site: Site, path: str = "/", *, width: int = 1440, dark: bool = False, quiet: tuple[int, ...] = ()
+    ) -> Page:
+        """`quiet`: answers of these statuses are part of the test; browsers write them to the console."""
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
         )
         contexts.append(context)
+        expected.extend(f"responded with a status of {status}" for status in quiet)
         page = context.new_page()
         page.set_default_timeout(PATIENCE * 1000)
 

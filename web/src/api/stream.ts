@@ -5,13 +5,21 @@ import type { Run } from "./types";
 
 export type StreamState = "connecting" | "live" | "reconnecting" | "off";
 
+/** How many runs and dead letters are open. */
+export interface OpenCounts {
+  open: number;
+  dead_letters: number;
+}
+
 export interface StreamEvents {
+  counts(counts: OpenCounts): void;
   changed(topics: readonly string[]): void;
   run(run: Run): void;
   state(state: StreamState): void;
 }
 
 type Message =
+  | { type: "counts"; counts: OpenCounts }
   | { type: "changed"; topics: string[] }
   | { type: "run"; run: Run }
   | { type: "state"; state: StreamState }
@@ -31,6 +39,7 @@ export function openStream(events: StreamEvents): { watch(runs: string[]): void;
   let source: EventSource | null = null;
   let leads = false;
   let state: StreamState = "connecting";
+  let counts: OpenCounts | null = null;
 
   const tell = (message: Message): void => {
     deliver(message);
@@ -39,6 +48,7 @@ export function openStream(events: StreamEvents): { watch(runs: string[]): void;
   const deliver = (message: Message): void => {
     if (message.type === "changed") events.changed(message.topics);
     else if (message.type === "run") events.run(message.run);
+    else if (message.type === "counts") events.counts((counts = message.counts));
     else if (message.type === "state") events.state((state = message.state));
   };
   const connect = (): void => {
@@ -47,9 +57,14 @@ export function openStream(events: StreamEvents): { watch(runs: string[]): void;
     const query = new URLSearchParams();
     for (const run of new Set([...watched.values()].flat().slice(0, MOST_WATCHED))) query.append("run", run);
     source = new EventSource(address("events", query));
-    source.addEventListener("hello", () => tell({ type: "state", state: "live" }));
+    source.addEventListener("hello", (event) => {
+      const found = parse<{ counts?: OpenCounts }>(event);
+      if (found?.counts) tell({ type: "counts", counts: found.counts });
+      tell({ type: "state", state: "live" });
+    });
     source.addEventListener("changed", (event) => {
-      const found = parse<{ topics?: string[] }>(event);
+      const found = parse<{ topics?: string[]; counts?: OpenCounts }>(event);
+      if (found?.counts) tell({ type: "counts", counts: found.counts });
       if (found) tell({ type: "changed", topics: found.topics ?? [] });
     });
     source.addEventListener("run", (event) => {
@@ -82,6 +97,7 @@ export function openStream(events: StreamEvents): { watch(runs: string[]): void;
       watched.set(message.tab, message.runs);
       if (!leads) return;
       channel.postMessage({ type: "state", state } satisfies Message);
+      if (counts) channel.postMessage({ type: "counts", counts } satisfies Message);
       if (JSON.stringify(message.runs) !== before) connectSoon();
     } else deliver(message);
   });

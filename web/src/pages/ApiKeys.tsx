@@ -102,6 +102,7 @@ export default function ApiKeys(): JSX.Element {
       )}
       {making && (
         <NewKey
+          isFirst={rows.length === 0}
           onClose={() => setMaking(false)}
           onMade={(key) => {
             setMade(key);
@@ -151,9 +152,9 @@ export default function ApiKeys(): JSX.Element {
   );
 }
 
-function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (key: string) => void }): JSX.Element {
+function NewKey({ isFirst, onClose, onMade }: { isFirst: boolean; onClose: () => void; onMade: (key: string) => void }): JSX.Element {
   const [name, setName] = useState("");
-  const [scope, setScope] = useState("viewer");
+  const [scope, setScope] = useState(isFirst ? "admin" : "viewer");
   const [days, setDays] = useState("90");
   const carryOut = async (): Promise<void> => {
     const seconds = Number(days) * 86_400;
@@ -168,9 +169,9 @@ function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (key: string
       <label class="field">
         <span>Scope</span>
         <select class="input" value={scope} onChange={(event) => setScope(event.currentTarget.value)}>
-          <option value="viewer">viewer: looks</option>
-          <option value="operator">operator: starts, signals, pauses, retries</option>
-          <option value="admin">admin: also keys, quotas, retention and deletion</option>
+          <option value="viewer" selected={scope === "viewer"}>viewer: looks</option>
+          <option value="operator" selected={scope === "operator"}>operator: starts, signals, pauses, retries</option>
+          <option value="admin" selected={scope === "admin"}>admin: also keys, quotas, retention and deletion</option>
         </select>
       </label>
       <label class="field">

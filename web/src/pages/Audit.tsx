@@ -69,7 +69,7 @@ export default function Audit(): JSX.Element {
       {found.data && (
         <section class="card scroll-x">
           {rows.length === 0 ? (
-            <Empty icon="audit" title={query.size ? "Nothing matches" : "Nobody has done anything yet"}>
+            <Empty icon="audit" title={query.size ? "Nothing matches" : "No acts yet"}>
               <p>Cancels, pauses, retries, limits, reveals and the like are written here, with who did it and why.</p>
             </Empty>
           ) : (

@@ -9,7 +9,6 @@ import { OperationDialog } from "../components/OperationDialog";
 import { Chip } from "../components/StateChip";
 import { Ago } from "../components/Time";
 import { grouped } from "../lib/time";
-import { learn } from "../state/counts";
 import { useListKeys } from "../state/keys";
 import { useResource } from "../state/live";
 import { Link, runPath, setQuery, usePlace } from "../state/router";
@@ -48,7 +47,6 @@ export default function DeadLetters(): JSX.Element {
   const open = query.get("group");
   const groups = found.data?.groups ?? [];
   const total = groups.reduce((sum, group) => sum + group.count, 0);
-  if (found.data && state === "open" && asked.size === 1 && !found.data.cursor) learn({ dead_letters: total });
   const set = (name: string, value: string): void => {
     const next = new URLSearchParams(query);
     if (value) next.set(name, value);

@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import { useEffect, useMemo } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { overview } from "../api/endpoints";
 import type { Overview as Document, WorkflowSummary } from "../api/types";
 import { BarChart, count, Legend, LineChart, RunBars, type Series } from "../components/Charts";
@@ -12,7 +12,6 @@ import { quantile } from "../lib/charts";
 import { fromQuery, toQuery } from "../lib/filters";
 import { isClosed, type Tone } from "../lib/states";
 import { compact, duration, grouped, millis, percent } from "../lib/time";
-import { learn } from "../state/counts";
 import { useResource } from "../state/live";
 import { Link, setQuery, usePlace } from "../state/router";
 
@@ -36,9 +35,6 @@ export default function Overview(): JSX.Element {
   }, [filters, since]);
   const found = useResource(asked.toString(), (signal) => overview(asked, signal), ["runs", "queues", "workers", "dead_letters"]);
   const data = found.data;
-  useEffect(() => {
-    if (data) learn({ dead_letters: data.needs_attention.dead_letters });
-  }, [data]);
   return (
     <>
       <div class="page-head">

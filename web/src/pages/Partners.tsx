@@ -55,9 +55,12 @@ export default function Partners(): JSX.Element {
         </section>
       )}
       {found.data && found.data.breakers.length > 0 && <BreakerTable breakers={found.data.breakers} canAct={canAct} force={(breaker, to) => setForced({ breaker, to })} />}
-      {found.data && (
+      {found.data && found.data.breakers.length + found.data.limits.length > 0 && (
         <p class="faint small">
-          Runs that wait for a breaker or a limit have the reason gate:name. <Link to="/runs?state=waiting">Waiting runs</Link>
+          The reason of a run that waits for one names it.{" "}
+          <Link to="/runs" query={new URLSearchParams({ state: "waiting" })} class="link">
+            Waiting runs
+          </Link>
         </p>
       )}
       {found.data && found.data.limits.length > 0 && (

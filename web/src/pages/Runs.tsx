@@ -12,13 +12,11 @@ import { VirtualList } from "../components/VirtualList";
 import { fromQuery, inWords, isUnfiltered, NO_FILTERS, type RunFilters, toQuery } from "../lib/filters";
 import { grouped } from "../lib/time";
 import { type RunPages, mergePage, newest, rowsOf } from "../lib/pages";
-import { learn } from "../state/counts";
 import { useKeys, useListKeys } from "../state/keys";
 import { useChanges } from "../state/live";
 import { navigate, runPath, setQuery, usePlace } from "../state/router";
 import { may, noteError, session } from "../state/session";
 import { useStore } from "../state/store";
-import { isClosed } from "../lib/states";
 
 const PAGE = 100;
 
@@ -236,7 +234,6 @@ function useRunList(wanted: string): List {
     const counted = found ?? (await runStates(rest).catch(() => null))?.states;
     if (!counted || mine !== latest.current.wanted) return;
     setStates(counted);
-    if (!mine) learn({ open: Object.entries(counted).reduce((sum, [state, number]) => (isClosed(state) ? sum : sum + number), 0) });
   };
 
   const load = useCallback(async () => {

@@ -1,9 +1,6 @@
-/** Numbers beside the names of pages: what the pages learned last. */
+/** Numbers beside the names of pages, as the stream says. */
 
+import type { OpenCounts } from "../api/stream";
 import { store } from "./store";
 
-export const counts = store<{ open?: number; dead_letters?: number }>({});
-
-export function learn(found: { open?: number; dead_letters?: number }): void {
-  counts.set((before) => ({ ...before, ...found }));
-}
+export const counts = store<Partial<OpenCounts>>({});

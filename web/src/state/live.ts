@@ -3,6 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { openStream, type StreamState } from "../api/stream";
 import type { Run } from "../api/types";
+import { counts } from "./counts";
 import { noteError } from "./session";
 import { store } from "./store";
 
@@ -16,6 +17,7 @@ let wasLive = false;
 
 export function startStream(): void {
   stream ??= openStream({
+    counts: counts.set,
     changed: (topics) => onChange.forEach((listener) => listener(topics)),
     run: (run) => onRun.forEach((listener) => listener(run)),
     state: (state) => {
@@ -31,6 +33,7 @@ export function stopStream(): void {
   stream = null;
   wasLive = false;
   streamState.set("off");
+  counts.set({});
 }
 
 /** Calls back when one of the topics changed; no topics in the event mean that all may have. */

@@ -107,23 +107,20 @@ class _Client(Protocol):
     """The part of a client that a status is read with."""
 
     workers: Any
-    dead_letters: Any
+    namespace: Any
 
     async def queues(self) -> Sequence[QueueInfo]: ...
     async def list(self, /, **where: Any) -> Any: ...
-    async def count(self, /, **where: Any) -> int: ...
 
 
 async def read_status(client: _Client, tries: int) -> Status:
     """Each part is one bounded question."""
     stopped = {str(state): 0 for state in STOPPED}
-    workers, queues, page, retrying, often, letters = await asyncio.gather(
+    workers, queues, page, gauges = await asyncio.gather(
         client.workers.list(),
         client.queues(),
         client.list(kind="any", states=STOPPED, limit=_MOST),
-        client.count(kind="any", retrying=True),
-        client.count(kind="any", retrying=tries + 1),
-        client.dead_letters.count(),
+        client.namespace.gauges(),
     )
     for run in page.runs:
         stopped[str(run.state)] += 1
@@ -132,10 +129,10 @@ async def read_status(client: _Client, tries: int) -> Status:
         queues=queues,
         stopped=stopped,
         more_stopped=page.cursor is not None,
-        retrying=retrying,
+        retrying=sum(gauges.retrying.values()),
         tries=tries,
-        retrying_often=often,
-        dead_letters=letters,
+        retrying_often=sum(runs for failures, runs in gauges.retrying.items() if failures > tries),
+        dead_letters=gauges.dead_letters,
     )
 
 

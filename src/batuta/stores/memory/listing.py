@@ -53,7 +53,8 @@ class ListingVerbs(ABC):
             return [_view(worker, unit.now, owned[worker_id]) for worker_id, worker in known]
 
     def _matching(self, where: RunFilter) -> list[Row]:
-        return [row for row in self._tables.rows.values() if _matches(where, row.run) and _retries(where, row)]
+        rows = [row for row in self._tables.rows.values() if _matches(where, row.run)]
+        return [row for row in rows if row.failures() >= where.retrying] if where.retrying else rows
 
 
 def _view(known: Registration, now: int, runs: int) -> WorkerView:
@@ -85,18 +86,6 @@ def _matches(where: RunFilter, run: Run) -> bool:
         and where.parent in (None, run.parent_run_id)
         and (where.created_after is None or run.created_at > where.created_after)
         and (where.created_before is None or run.created_at < where.created_before)
-    )
-
-
-def _retries(where: RunFilter, row: Row) -> bool:
-    if not where.retrying:
-        return True
-    if row.run.closed_at is not None or (row.run.owner is None and row.run.wake_at is None):
-        return False
-    last = row.journal[-1].at if row.journal else 0
-    return any(
-        one.error is not None and one.next_at is not None and one.number >= where.retrying and last <= one.next_at
-        for one in row.attempts.values()
     )
 
 

@@ -104,6 +104,7 @@ def gauges(room: NamespaceTables, now: int) -> StoreGauges:
     rows.append(("workers", "", "", len(live), None))
     rows += [("worker", name, "", 1, None) for worker in live for name in set(worker.queues)]
     rows += [("paused", name, "", 1, None) for name, row in room.queues.items() if row.paused]
+    rows += [("retrying", str(tries), "", 1, None) for row in room.open.values() if (tries := row.failures())]
     rows.append(("letters", "", "", sum(one.state is LetterState.OPEN for one in room.letters.values()), None))
     return gauges_of(rows)
 

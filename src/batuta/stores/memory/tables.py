@@ -65,6 +65,14 @@ class Row(Struct):
     def is_suspect(self) -> bool:
         return rules.is_suspect(self.run.deaths, self.run.head, self.claimed_head)
 
+    def failures(self) -> int:
+        """How often the step has failed that is tried again; 0: none is."""
+        if not self.is_open or (self.run.owner is None and self.run.wake_at is None):
+            return 0
+        last = self.journal[-1].at if self.journal else 0
+        failed = (one for one in self.attempts.values() if one.error is not None and one.next_at is not None)
+        return max((one.number for one in failed if one.next_at is None or last <= one.next_at), default=0)
+
     def write(self, entries: Sequence[Entry], epoch: int) -> None:
         for entry in entries:
             if entry.ord != len(self.journal):

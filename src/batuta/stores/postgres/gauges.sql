@@ -48,4 +48,18 @@ UNION ALL
 SELECT 'schedule', '', '', 1, min(s.next_at) FROM batuta.schedules s CROSS JOIN moment m
 WHERE s.namespace = $1 AND s.next_at <= m.at AND NOT s.paused
 UNION ALL
+SELECT 'retrying', t.number::text, '', count(*), NULL FROM (
+    SELECT max(f.number) AS number FROM (
+        SELECT a.run_id, a.number, a.next_at FROM batuta.attempts a
+        WHERE a.namespace = $1 AND a.error IS NOT NULL AND a.next_at IS NOT NULL
+        ORDER BY a.run_id DESC LIMIT $2
+    ) f
+    JOIN batuta.runs r ON r.run_id = f.run_id AND r.namespace = $1
+    WHERE r.closed_at IS NULL AND (r.owner IS NOT NULL OR r.wake_at IS NOT NULL)
+      AND NOT EXISTS (
+          SELECT FROM batuta.journal j WHERE j.run_id = r.run_id AND j.ord = r.head AND j.at > f.next_at)
+    GROUP BY f.run_id
+) t
+GROUP BY t.number
+UNION ALL
 SELECT 'now', '', '', 0, m.at FROM moment m;

@@ -56,4 +56,17 @@ UNION ALL
 SELECT 'schedule', '', '', 1, min(next_at) FROM schedules
 WHERE namespace = :namespace AND paused = 0 AND next_at IS NOT NULL AND next_at <= :now
 UNION ALL
+SELECT 'retrying', CAST(tries.number AS TEXT), '', count(*), NULL FROM (
+    SELECT max(f.number) AS number FROM (
+        SELECT i.run_id, i.number, i.next_at FROM attempts AS i INDEXED BY attempts_failed
+        WHERE i.namespace = :namespace AND i.error IS NOT NULL AND i.next_at IS NOT NULL
+        ORDER BY i.run_id DESC LIMIT :most) AS f
+    CROSS JOIN runs AS r
+    WHERE r.namespace = :namespace AND r.run_id = f.run_id
+        AND r.closed_at IS NULL AND (r.owner IS NOT NULL OR r.wake_at IS NOT NULL)
+        AND NOT EXISTS (
+            SELECT 1 FROM journal AS last WHERE last.run_id = r.run_id AND last.ord = r.head AND last.at > f.next_at)
+    GROUP BY f.run_id) AS tries
+GROUP BY tries.number
+UNION ALL
 SELECT 'now', '', '', 0, :now;

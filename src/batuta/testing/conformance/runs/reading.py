@@ -224,6 +224,7 @@ class ReadingConformance:
         await pens["parked"].write(store, worker, 0, move=Move(RunState.NEEDS_CODE, reason="other code"))
         await pens["went on"].write(store, worker)
         assert await ids(store, retrying=1) == ["tries", "waits"]
+        assert (await store.gauges()).retrying == {1: 1, 3: 1}
         assert await ids(store, retrying=3) == ["waits"]
         assert await ids(store, retrying=4) == []
         assert await ids(store, retrying=1, name="tries") == ["tries"]
@@ -244,6 +245,7 @@ class ReadingConformance:
         await pen.write(other, worker, 0, attempts=[failed])
         assert await other.count_runs(RunFilter(retrying=1)) == 1
         assert await store.count_runs(RunFilter(retrying=1)) == 0
+        assert ((await other.gauges()).retrying, (await store.gauges()).retrying) == ({1: 1}, {})
 
     async def test_workers_are_seen_by_others(self, store: Store, make_store: MakeStore) -> None:
         registered = [await live_worker(store, host="a", pid=7, queues=["x", "y"], code={"flow": "v1", "ça": "é"})]
