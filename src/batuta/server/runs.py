@@ -96,7 +96,8 @@ class RunView(Struct, kw_only=True):
     children: list[Description]
     """The newest: 200 at most."""
     forks: list[Description]
-    """Runs that operators made from it, newest first: those of the last 50 acts of each verb that makes runs, on its id."""
+    """Runs that operators made from it, newest first: those of the last 50 forks, resets, retries and reprocessings of
+    its id."""
 
 
 class RunsView(Struct, kw_only=True):

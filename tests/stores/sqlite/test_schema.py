@@ -127,6 +127,7 @@ SORTED = {
     "count_children",
     "count_retrying",
     "count_runs",
+    "flows",
     "gauges",
     "group_letters",
     "hasten",
