@@ -17,6 +17,9 @@ pytestmark = [pytest.mark.extra, pytest.mark.timeout(300)]
 PAGES = (
     "/",
     "/runs",
+    "/flows",
+    "/events",
+    "/approvals",
     "/dead-letters",
     "/queues",
     "/schedules",

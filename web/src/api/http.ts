@@ -40,9 +40,9 @@ export function forgetAnswers(): void {
   etags.clear();
 }
 
-/** An address below /api/v1. Segments must be encoded by the caller: see `segment`. */
+/** An address below /api/v1, or below /api when it begins with a slash. Segments must be encoded by the caller: see `segment`. */
 export function address(path: string, query?: Query): string {
-  const url = new URL(`api/v1/${path}`, document.baseURI);
+  const url = new URL(path.startsWith("/") ? `api${path}` : `api/v1/${path}`, document.baseURI);
   if (query instanceof URLSearchParams) url.search = query.toString();
   else if (query) {
     for (const [name, value] of Object.entries(query)) {

@@ -106,8 +106,8 @@ async def steps(store: Store, share: float, *, dry_run: bool = False) -> AsyncIt
 
 
 async def prune_events(store: Store) -> int:
-    """Delete events that were kept for as long as the retention of workflow `event` says (or else the rule for all), and
-    whose runs are gone. Returns how many."""
+    """Delete events that were kept for as long as the retention of workflow `event` says (or else the rule for all),
+    and whose runs are gone. Returns how many."""
     keep = kept_for(await store.retention(), EVENT, "")
     deleted, last = 0, _EVENTS_AT_ONCE
     while keep is not None and last == _EVENTS_AT_ONCE:

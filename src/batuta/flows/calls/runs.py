@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from batuta.authoring.backend import Description
 from batuta.authoring.client.flows import FlowBackend
-from batuta.errors import FlowConflict, InvalidInput, UnknownEvent, UnknownRun
+from batuta.errors import FlowConflict, InvalidInput, UnknownEvent, UnknownFlow, UnknownRun
 from batuta.flows.calls.catalog import Catalog, check_limit, uuid_or
 from batuta.flows.calls.events import Client, Events
 from batuta.flows.calls.reading import read_run
@@ -32,6 +32,7 @@ from batuta.flows.models import (
     wait_prefix,
 )
 from batuta.flows.views import FlowRun as RunView
+from batuta.flows.views import run_view
 from batuta.ids import RunId
 from batuta.journal.flows.records import EventRow, FlowRunFilter, FlowStart, NewEvent
 from batuta.journal.states import RunState
@@ -192,6 +193,20 @@ class FlowRuns:
                 return None
 
         return [one for one in await asyncio.gather(*map(view, asked)) if one is not None]
+
+    async def last(self, workflow_id: object, limit: int = 5) -> Sequence[Run]:
+        """The last runs of a version, newest first, without what only their journals say."""
+        where = FlowRunFilter(workflow_id=uuid_or(workflow_id, UnknownFlow))
+        links = await self._backend.store.flow_runs(where, limit=limit)
+
+        async def view(chain_id: RunId) -> Run | None:
+            try:
+                return run_view(await (await self._last(chain_id)).describe())
+            except UnknownRun:
+                return None
+
+        found = await asyncio.gather(*(view(link.chain_id) for link in links))
+        return [one for one in found if one is not None]
 
     async def failed(self, *, cursor: str | None = None, limit: int = 20) -> RunPage:
         """Runs that failed and were not retried since, newest first."""

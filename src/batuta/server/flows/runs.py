@@ -119,17 +119,17 @@ async def list_runs(call: Call) -> FlowRunPage:
 
 async def failed(call: Call) -> FailedRuns:
     page = await call.client.flows.runs.failed(cursor=call.query.cursor, limit=call.query.limit)
-    return FailedRuns([_whole(one, only=LogLevel.ERROR) for one in page.runs], page.cursor)
+    return FailedRuns([whole(one, only=LogLevel.ERROR) for one in page.runs], page.cursor)
 
 
-def _whole(view: RunView, *, only: LogLevel | None = None) -> FlowRunDocument:
+def whole(view: RunView, *, only: LogLevel | None = None) -> FlowRunDocument:
     logs = [line for line in view.logs if only in (None, line.level)]
     audit = UNSET if only is not None else view.audit
     return FlowRunDocument(**structs.asdict(view.run), steps=view.steps, logs=logs, audit=audit)
 
 
 async def show(call: Call) -> FlowRunDocument:
-    return _whole(await call.client.flows.runs.get(call.id))
+    return whole(await call.client.flows.runs.get(call.id))
 
 
 async def retry(call: Call) -> FlowRun:

@@ -169,7 +169,7 @@ async def dry_run(call: Call) -> Rehearsal:
     return await rehearse(document.steps, body.payload, body.doubles)
 
 
-async def show_schema(call: Call) -> FlowSchema:
+async def show_schema(_: Call) -> FlowSchema:
     return FlowSchema(FORMAT, json.schema(FlowDocument))
 
 

@@ -1,0 +1,101 @@
+"""A flow from an empty editor to an approved run, in a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.extra.dashboard.conftest import OpenPage
+from tests.extra.dashboard.site import Site
+
+pytestmark = [pytest.mark.extra, pytest.mark.timeout(300)]
+
+APP = "tests.flows.worker_app:APP"
+REMINDER = {
+    "name": "reminder",
+    "trigger_type": "invoice_overdue",
+    "steps": [
+        {
+            "key": "large",
+            "type": "condition",
+            "config": {"rule": {"field": "amount", "operator": "greater_than", "value": 100}, "onFalse": "done"},
+        },
+        {"key": "ask", "type": "approval", "config": {"title": "Remind them?"}},
+        {"key": "notify", "type": "action", "config": {"actionType": "webhook"}},
+        {"key": "done", "type": "end"},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def flow_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with Site(Path(tmp_path_factory.mktemp("flows"))) as made:
+        made.serve("dev", APP, "--no-reload")
+        yield made
+
+
+def test_a_flow_is_built_mended_rehearsed_published_followed_and_approved(
+    flow_site: Site, open_page: OpenPage, expect: Any
+) -> None:
+    page = open_page(flow_site, "/flows")
+    page.get_by_role("link", name="New flow").click()
+    text = page.get_by_label("Document of the flow")
+    publish = page.get_by_role("button", name="Publish")
+    expect(publish).to_be_disabled()  # it is empty
+
+    # an error stands at its line
+    broken = json.loads(json.dumps(REMINDER))
+    broken["steps"][2]["type"] = "aktion"
+    lines = json.dumps(broken, indent=2).split("\n")
+    wrong = next(number for number, line in enumerate(lines, 1) if "aktion" in line)
+    text.fill("\n".join(lines))
+    faults = page.get_by_role("list", name="Faults")
+    expect(faults).to_contain_text(f"Line {wrong} steps[2].type unknown step type 'aktion'")
+    expect(page.locator(".flow-gutter .bad")).to_have_text(str(wrong))
+    expect(publish).to_be_disabled()
+
+    # mended, and a step put in by the menu
+    text.fill(json.dumps(REMINDER, indent=2))
+    expect(page.get_by_role("status").filter(has_text="sound")).to_be_visible()
+    expect(page.locator(".flow-node")).to_have_count(4)
+    page.get_by_label("Add step").select_option("set")
+    expect(page.locator(".flow-node")).to_have_count(5)
+
+    # a dry run: each step with its input and output
+    page.get_by_label("Payload of a sample event").fill('{"amount": 50}')
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator(".flow-rehearsal details")).to_have_count(2)
+    page.get_by_label("Payload of a sample event").fill('{"amount": 2500}')
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator(".flow-rehearsal details")).to_have_count(5)
+    page.locator(".flow-rehearsal summary").nth(2).click()
+    expect(page.locator(".flow-rehearsal")).to_contain_text('"dryRun": true')
+
+    publish.click()
+    expect(page.get_by_role("heading", name="reminder v1")).to_be_visible()
+    expect(page.get_by_role("button", name="Deactivate")).to_be_visible()
+
+    # an event begins a run, which is followed and approved
+    page.goto(flow_site.address + "/events")
+    page.get_by_role("button", name="Send event").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Type").fill("InvoiceOverdue")
+    dialog.get_by_label("Payload").fill('{"amount": 2500}')
+    dialog.get_by_role("button", name="Send").click()
+    page.locator("td[data-label=Runs] a").click()
+    expect(page.locator(".flow-node[data-key=ask]")).to_have_attribute("data-state", "RUNNING")
+    expect(page.locator(".flow-node[data-key=notify]")).to_have_attribute("data-state", "")
+    followed = page.url
+    page.goto(flow_site.address + "/approvals")
+    expect(page.get_by_role("cell", name="Remind them?")).to_be_visible()
+    page.goto(followed)
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_role("dialog").get_by_label("Comment").fill("they had their time")
+    page.get_by_role("dialog").get_by_role("button", name="Approve").click()
+    expect(page.locator(".flow-node[data-key=done]")).to_have_attribute("data-state", "COMPLETED")  # without a reload
+    expect(page.locator(".flow-log")).to_contain_text("Run completed successfully")
+    expect(page.locator(".flow-edge.taken")).not_to_have_count(0)

@@ -1,0 +1,282 @@
+import type { JSX } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { actOnFlow, changeFlow, checkFlow, createFlow, type Fault, flow, type FlowStep, type Rehearsal, rehearse, type Workflow } from "../api/flows";
+import type { Json } from "../api/types";
+import { Loading, Trouble } from "../components/Empty";
+import { FlowGraph } from "../components/FlowGraph";
+import { JsonValue } from "../components/JsonValue";
+import { Chip } from "../components/StateChip";
+import { lineOf, linesOf, TEMPLATES, withStep } from "../lib/flow";
+import { flowLook } from "../lib/flowStates";
+import { useResource } from "../state/live";
+import { Link, navigate } from "../state/router";
+import { may, session } from "../state/session";
+import { useStore } from "../state/store";
+import { say, sayError } from "../state/toasts";
+import { VersionLink } from "./Flows";
+
+const EMPTY = { name: "", trigger_type: "", steps: [] };
+const PAUSE = 350;
+
+/** One version of a flow: its document and its graph, checks, a dry run, publication. */
+export default function Flow({ id }: { id: string }): JSX.Element {
+  const isNew = id === "new";
+  const found = useResource(isNew ? null : `flow ${id}`, (signal) => flow(id, signal));
+  if (isNew) return <Editor key="new" workflow={null} reload={() => undefined} versions={null} />;
+  if (found.error) return <Trouble error={found.error} retry={found.reload} />;
+  if (!found.data) return <Loading />;
+  const { workflow, versions } = found.data;
+  const links = (
+    <span class="row-gap">
+      {versions.map((one) => (
+        <VersionLink key={one.id} one={one} current={workflow.id} />
+      ))}
+      {found.data.runs.map((run) => (
+        <Link key={run.id} class="link-quiet" to={`/flow-runs/${run.id}`}>
+          <Chip look={flowLook(run.status)} />
+        </Link>
+      ))}
+    </span>
+  );
+  return <Editor key={`${workflow.id} ${workflow.published_at}`} workflow={workflow} reload={found.reload} versions={links} />;
+}
+
+function documentOf(workflow: Workflow | null): string {
+  if (!workflow) return JSON.stringify(EMPTY, null, 2);
+  const { name, description, trigger_type, trigger, steps } = workflow;
+  return JSON.stringify({ name, ...(description ? { description } : {}), trigger_type, ...(trigger ? { trigger } : {}), steps }, null, 2);
+}
+
+function Editor({ workflow, reload, versions }: { workflow: Workflow | null; reload: () => void; versions: JSX.Element | null }): JSX.Element {
+  const canAct = may("operator", useStore(session));
+  const isFixed = workflow?.published_at !== null && workflow !== null;
+  const [text, setText] = useState(() => documentOf(workflow));
+  const [checked, setChecked] = useState<{ text: string; faults: Fault[] } | null>(null);
+  const [steps, setSteps] = useState<FlowStep[]>(workflow?.steps ?? []);
+  const [busy, setBusy] = useState(false);
+  useEffect(() => {
+    if (isFixed) return undefined;
+    const timer = setTimeout(() => {
+      checkFlow(text).then((answer) => {
+        setChecked({ text, faults: answer.faults });
+        const document = answer.document as { steps?: FlowStep[] } | null;
+        if (Array.isArray(document?.steps)) setSteps(document.steps);
+      }, sayError);
+    }, PAUSE);
+    return () => clearTimeout(timer);
+  }, [text, isFixed]);
+  const faults = checked?.faults ?? [];
+  const isSound = isFixed || (checked?.text === text && faults.length === 0);
+  const during = (work: Promise<unknown>): void => {
+    setBusy(true);
+    work.catch(sayError).finally(() => setBusy(false));
+  };
+  const save = async (): Promise<Workflow> => {
+    const document = JSON.parse(text) as Json;
+    return workflow ? changeFlow(workflow.id, document) : createFlow(document);
+  };
+  const saved = (made: Workflow, words: string): void => {
+    say(words, { tone: "done" });
+    if (made.id === workflow?.id) reload();
+    else navigate(`/flows/${made.id}`);
+  };
+  const act = (verb: "versions" | "activate" | "deactivate", words: string): void => {
+    if (workflow) during(actOnFlow(workflow.id, verb).then((made) => saved(made, words)));
+  };
+  return (
+    <>
+      <div class="page-head">
+        <div>
+          <h1>{workflow ? `${workflow.name} v${workflow.version}` : "New flow"}</h1>
+          <p>{versions ?? "A JSON document: what happens, step by step, after an event."}</p>
+        </div>
+        {canAct && (
+          <span class="row-gap">
+            {!isFixed && (
+              <>
+                <button type="button" class="btn" disabled={!isSound || busy} onClick={() => during(save().then((made) => saved(made, "The draft is saved.")))}>
+                  Save draft
+                </button>
+                <button type="button" class="btn go" disabled={!isSound || busy} onClick={() => during(save().then((made) => actOnFlow(made.id, "publish")).then((made) => saved(made, `Version ${made.version} is published.`)))}>
+                  Publish
+                </button>
+              </>
+            )}
+            {isFixed && workflow && (
+              <>
+                <button type="button" class="btn" disabled={busy} onClick={() => (workflow.is_active ? act("deactivate", "Events no longer start it.") : act("activate", "Events start it from now on."))}>
+                  {workflow.is_active ? "Deactivate" : "Activate"}
+                </button>
+                <button type="button" class="btn go" disabled={busy} onClick={() => act("versions", "A new draft was made.")}>
+                  New version
+                </button>
+              </>
+            )}
+          </span>
+        )}
+      </div>
+      <div class="flow-sides">
+        <section class="card">
+          <header>
+            <h2>Document</h2>
+            {!isFixed && (
+              <label class="row-gap small">
+                Add step
+                <select
+                  class="input"
+                  value=""
+                  onChange={(event) => {
+                    const type = event.currentTarget.value;
+                    event.currentTarget.value = "";
+                    try {
+                      setText(withStep(text, type));
+                    } catch {
+                      say("The document is no JSON yet: mend it first.", { tone: "fail" });
+                    }
+                  }}
+                >
+                  <option value="">…</option>
+                  {Object.keys(TEMPLATES).map((type) => (
+                    <option key={type}>{type}</option>
+                  ))}
+                </select>
+              </label>
+            )}
+          </header>
+          <TextEditor text={text} faults={faults} fixed={isFixed} onChange={setText} />
+        </section>
+        <div class="flow-side">
+          <section class="card">
+            <header>
+              <h2>Graph</h2>
+              <span class={isSound ? "tone-done small" : "tone-fail small"} role="status">
+                {isFixed ? "published: it never changes" : !checked || checked.text !== text ? "checking…" : faults.length ? `${faults.length} fault${faults.length > 1 ? "s" : ""}` : "sound"}
+              </span>
+            </header>
+            <div class="body">
+              <FlowGraph steps={steps} />
+            </div>
+          </section>
+          <DryRun text={text} ready={isSound} />
+        </div>
+      </div>
+    </>
+  );
+}
+
+/** A text field with line numbers; lines with faults are marked, and say why. */
+function TextEditor({ text, faults, fixed, onChange }: { text: string; faults: Fault[]; fixed: boolean; onChange: (text: string) => void }): JSX.Element {
+  const gutter = useRef<HTMLDivElement>(null);
+  const count = text.split("\n").length;
+  const marked = useMemo(() => {
+    const lines = linesOf(text);
+    const found = new Map<number, Fault[]>();
+    for (const fault of faults) {
+      const line = lineOf(fault.path, fault.message, lines);
+      found.set(line, [...(found.get(line) ?? []), fault]);
+    }
+    return found;
+  }, [text, faults]);
+  return (
+    <>
+      <div class="flow-editor">
+        <div class="flow-gutter mono" ref={gutter} aria-hidden="true">
+          {Array.from({ length: count }, (_, line) => (
+            <div key={line} class={marked.has(line) ? "bad" : ""} title={marked.get(line)?.map((one) => one.message).join("\n") ?? ""}>
+              {line + 1}
+            </div>
+          ))}
+        </div>
+        <textarea
+          class="mono"
+          aria-label="Document of the flow"
+          spellcheck={false}
+          wrap="off"
+          readOnly={fixed}
+          value={text}
+          onInput={(event) => onChange(event.currentTarget.value)}
+          onScroll={(event) => {
+            if (gutter.current) gutter.current.scrollTop = event.currentTarget.scrollTop;
+          }}
+          onKeyDown={(event) => {
+            if (event.key !== "Enter" || fixed) return;
+            const field = event.currentTarget;
+            const before = field.value.slice(0, field.selectionStart);
+            const indent = /(^|\n)( *)[^\n]*$/.exec(before)?.[2] ?? "";
+            if (!indent) return;
+            event.preventDefault();
+            field.setRangeText(`\n${indent}`, field.selectionStart, field.selectionEnd, "end");
+            onChange(field.value);
+          }}
+        />
+      </div>
+      {faults.length > 0 && (
+        <ul class="flow-faults" aria-label="Faults">
+          {[...marked].flatMap(([line, found]) =>
+            found.map((one) => (
+              <li key={`${one.path} ${one.message}`}>
+                <b>Line {line + 1}</b> <code>{one.path}</code> {one.message}
+                {one.hint && <span class="faint"> ({one.hint})</span>}
+              </li>
+            )),
+          )}
+        </ul>
+      )}
+    </>
+  );
+}
+
+/** The flow on a sample event: nothing is called, kept or waited for. */
+function DryRun({ text, ready }: { text: string; ready: boolean }): JSX.Element {
+  const [sample, setSample] = useState('{\n  "amount": 2500\n}');
+  const [found, setFound] = useState<Rehearsal | null>(null);
+  const [error, setError] = useState<Error | null>(null);
+  const run = (): void => {
+    setError(null);
+    let payload: Json;
+    try {
+      payload = JSON.parse(sample) as Json;
+    } catch {
+      setError(new Error("the payload of the sample event is no JSON"));
+      return;
+    }
+    rehearse(text, payload).then(setFound, setError);
+  };
+  return (
+    <section class="card">
+      <header>
+        <h2>Dry run</h2>
+        <button type="button" class="btn slim" disabled={!ready} onClick={run}>
+          Dry run
+        </button>
+      </header>
+      <div class="body">
+        <label class="field">
+          <span>
+            Payload of a sample event <span class="hint">JSON; nothing is called, kept or waited for</span>
+          </span>
+          <textarea class="input mono" rows={4} spellcheck={false} value={sample} onInput={(event) => setSample(event.currentTarget.value)} />
+        </label>
+        {error && <Trouble error={error} />}
+        {found && (
+          <div class="flow-rehearsal">
+            <p>
+              <Chip look={flowLook(found.status)} /> {found.error}
+            </p>
+            {found.steps.map((step, place) => (
+              <details key={place}>
+                <summary>
+                  <Chip look={flowLook(step.status)} /> <b>{step.key}</b> <span class="faint">{step.type}</span>
+                </summary>
+                <div class="faint small">Input</div>
+                <JsonValue value={step.input ?? (step.request as Json)} />
+                <div class="faint small">Output</div>
+                <JsonValue value={step.error ?? step.output} />
+              </details>
+            ))}
+          </div>
+        )}
+      </div>
+    </section>
+  );
+}
