@@ -24,6 +24,11 @@ def test_the_rules_are_valid_and_pass_their_unit_tests() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
 
 
+def test_the_rules_of_pixdict_are_valid_and_pass_their_unit_tests() -> None:
+    assert "7 rules found" in promtool("check", "rules", "pixdict.yml")
+    assert "SUCCESS" in promtool("test", "rules", "pixdict_test.yml")
+
+
 async def test_the_metrics_follow_the_conventions() -> None:
     metrics = Metrics()
     metrics.event(RequestServed(0.0, "GET", "/healthz", 200, 0.001))
