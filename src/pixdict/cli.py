@@ -45,6 +45,32 @@ def dev(**options: Any) -> None:
     run(**options)
 
 
+@root.command()
+@click.option("--role", type=click.Choice(["bridge", "connect"]), required=True)
+@click.option("--store", default="sqlite:///batuta.db", show_default=True, help="The database of Batuta.")
+@click.option("--participant", default="12345678", show_default=True, help="bridge: its ISPB.")
+@click.option(
+    "--directory", default="http://127.0.0.1:16522", show_default=True, help="bridge: where the directory is."
+)
+@click.option("--listen", default="127.0.0.1:50051", show_default=True, help="bridge: for gRPC.")
+@click.option("--redis", help="bridge: a cache in front of kept answers.")
+@click.option("--key", help="bridge: a PEM file, to sign with.")
+@click.option("--certificate", help="bridge: a PEM file, of that key.")
+@click.option("--directory-certificate", help="bridge: a PEM file, to verify answers with.")
+@click.option("--bridge", default="127.0.0.1:50051", show_default=True, help="connect: where the Bridge listens.")
+@click.option("--database", default="sqlite:///pixdict.db", show_default=True, help="connect: for its own tables.")
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="connect: for Prometheus.")
+def serve(**options: Any) -> None:
+    """Run one part as a process of its own. Each option may also stand in PIXDICT_SERVE_..."""
+    from batuta.errors import BatutaError
+    from pixdict.serve import Options, run
+
+    try:
+        run(Options(**options))
+    except BatutaError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def main() -> None:
     """The console script."""
-    root(prog_name="pixdict")
+    root(prog_name="pixdict", auto_envvar_prefix="PIXDICT")

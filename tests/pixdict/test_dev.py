@@ -11,9 +11,13 @@ from urllib.parse import urlparse
 import httpcore2
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from batuta import connect
+from pixdict.cli import root
 from pixdict.connect.monitor import SCHEDULE_ID
 from pixdict.dev.stand import ISPB, stand
+from pixdict.directory import Directory
 
 
 class Browser:
@@ -91,12 +95,61 @@ async def test_the_command_prints_its_addresses_and_ends_in_order(tmp_path, endi
     running = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=env)
     assert running.stdout is not None
     said = {}
-    async with asyncio.timeout(50):
-        while b"Ctrl-C" not in (line := await running.stdout.readline()):
-            what, _, where = line.decode().partition(" ")
-            said[what] = where.strip()
-        running.send_signal(ending)
-        assert await running.wait() == 0
+    while b"Ctrl-C" not in (line := await said_by(running)):
+        what, _, where = line.decode().partition(" ")
+        said[what] = where.strip()
+    running.send_signal(ending)
+    assert await running.wait() == 0
     assert urlparse(said["DICT"]).path == "/dict"
     assert f"participant {ISPB}" in said["directory"]
     assert (tmp_path / "here" / "pixdict.db").exists()
+
+
+async def said_by(process):
+    async with asyncio.timeout(50):
+        return await process.stdout.readline()
+
+
+@asynccontextmanager
+async def part(*arguments):
+    """A part as a process, and what it says first."""
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "pixdict", *arguments]
+    running = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=env)
+    try:
+        yield (await said_by(running)).decode()
+    finally:
+        running.terminate()
+        assert await running.wait() == 0
+
+
+async def test_bridge_and_monitor_run_as_processes_of_their_own(tmp_path):
+    async with Directory.serve() as directory:
+        store, database = f"sqlite:///{tmp_path}/batuta.db", f"sqlite:///{tmp_path}/pixdict.db"
+        told = ["--role", "bridge", "--store", store, "--directory", directory.url, "--listen", "127.0.0.1:0"]
+        async with part("serve", *told) as said:
+            address = said.split(" at ")[1].split(";")[0]
+            more = ["--bridge", address, "--database", database, "--metrics-port", "0"]
+            async with part("serve", "--role", "connect", "--store", store, *more) as said:
+                assert "metrics at http://127.0.0.1:" in said
+                async with connect(store) as client:
+                    handle = await client.schedules.trigger(SCHEDULE_ID)
+                    assert await handle.result() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--participant", "1"], "is not an ISPB"),
+        (["--directory", "here"], "must begin with http"),
+        (["--key", "a.pem"], "belong together"),
+        (["--directory-certificate", "nothing.pem"], "nothing.pem"),
+        (["--listen", "256.0.0.1:1"], "cannot listen"),
+        (["--store", "mysql://x"], "mysql"),
+    ],
+)
+def test_a_part_with_wrong_options_says_so_and_ends(tmp_path, options, said):
+    given = ["serve", "--role", "bridge", "--store", f"sqlite:///{tmp_path}/batuta.db", *options]
+    result = CliRunner().invoke(root, given)
+    assert result.exit_code != 0
+    assert said in result.output
