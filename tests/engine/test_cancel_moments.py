@@ -35,8 +35,10 @@ from batuta import (
 from batuta.clock import SystemClock
 from batuta.connect import store_for
 from batuta.engine.backend.middleware import backend_for
+from batuta.errors import OutcomeUnknown, StoreUnavailable
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import RunFilter
+from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 from batuta.verify import verify
 from tests.engine.arena import PATIENCE
@@ -44,6 +46,9 @@ from tests.long import LONG
 
 HELD_UP = 0.3
 """Seconds that the worker gives the cancel before it goes on: it may itself hold the lock that the cancel waits for."""
+
+OURS = ("turn.after", "enqueue.before", "enqueue.after", "fork.before", "fork.after", "start.before_commit")
+"""Passages where an error is one of the workflow's code, which parks the run, or of the caller, who tries again."""
 
 go = Signal("go")
 tokens: asyncio.Queue[str] = asyncio.Queue()
@@ -129,8 +134,9 @@ class Moments:
         self._tried: set[tuple[str, int]] = set()
         self._cancel: Future[bool | None] | None = None
 
-    def begin(self, id: str) -> None:
-        self.passed, self._cancel = [], None
+    def begin(self, id: str, *, fails: bool = False) -> None:
+        """`fails`: the worker meets an error right after the cancel."""
+        self.passed, self._cancel, self._fails = [], None, fails
         self.id, self.where = id, ""
 
     def pass_by(self, name: str) -> None:
@@ -141,6 +147,8 @@ class Moments:
             self.where = name
             self._cancel = self._thread.submit(self._ask)
             wait([self._cancel], HELD_UP)
+            if self._fails and name not in OURS:
+                raise failpoints.InjectedFault(name)
 
     def _ask(self) -> bool | None:
         """Whether the run was cancelled. None: there is none yet."""
@@ -302,4 +310,41 @@ async def test_a_cancel_of_another_client_at_any_passage_is_delivered_if_it_was_
             acknowledged += was_told
         await stage.check()
     assert set(passes.split()) <= seen, set(passes.split()) - seen
+    assert acknowledged > 3
+
+
+async def begun(life: Life, stage: Stage, id: str) -> Handle[Any]:
+    """As a caller would: when nobody knows whether it was started, it is started again."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await life(stage, id)
+            except (OutcomeUnknown, StoreUnavailable):
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("life", [works, is_retried] if LONG else [is_retried], ids=lambda each: each.__name__)
+async def test_a_cancel_at_a_passage_that_fails_is_delivered_if_it_was_acknowledged(
+    life: Life, url: str, moments: Moments, real_time: None
+) -> None:
+    acknowledged, at = 0, 0
+    async with staged(url) as stage:
+        while moments.where or not at:
+            at += 1
+            id = f"{life.__name__} {at}."
+            moments.begin(id, fails=True)
+            failpoints.observe(moments.pass_by)
+            handle = await begun(life, stage, id)
+            while moments.where == "" and (await handle.describe()).state not in CLOSED:
+                await asyncio.sleep(0.005)
+            failpoints.arm()
+            was_told = bool(await moments.acknowledged())
+            await stage.end()  # whatever the error has left behind, another worker goes on
+            await stage.begin()
+            where = moments.where
+            assert await ended(handle) == was_told, where
+            assert await stage.heard(id) == was_told, where
+            acknowledged += was_told
+        await stage.check()
     assert acknowledged > 3
