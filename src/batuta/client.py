@@ -37,6 +37,8 @@ from batuta.authoring.gates import Gate
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.services import Backend
+from batuta.bus.broker import Broker
+from batuta.bus.relay import Relay
 from batuta.bus.subscriptions import Subscription
 from batuta.bus.worker import delivery_jobs, with_deliveries
 from batuta.clock import SECOND
@@ -74,9 +76,10 @@ class Batuta:
         opening: Callable[[], Coroutine[Any, Any, None]],
         closing: Callable[[], Coroutine[Any, Any, None]],
         settings: Settings | None = None,
+        broker: Broker | None = None,
     ) -> None:
         self._backend, self._opening, self._closing = backend, opening, closing
-        self._settings = settings or Settings()
+        self._settings, self._broker = settings or Settings(), broker
         self._max_payload = self._settings.max_payload
         self.schedules = Schedules(backend.schedules, lambda ref: self._handle(ref, None))
         """Schedules: made, changed, paused, triggered."""
@@ -120,6 +123,8 @@ class Batuta:
     ) -> None:
         try:
             await self._gates.close()
+            if self._broker is not None:
+                await self._broker.close()
             await self.webhooks.close()
             await self._backend.close()
         finally:
@@ -443,11 +448,12 @@ class Batuta:
         runs while its context is open. `settings` are those of `batuta.settings.Settings`.
         """
         deliveries = delivery_jobs(subscriptions, self)
-        if self._settings.broker:
-            settings = {"bus": self._settings.bus} | settings
+        relay = None if self._broker is None else Relay(self._backend, self._broker)
+        relaying = [] if relay is None else relay.jobs()
+        settings = {"bus": self._settings.bus} | settings
         worker = self._backend.worker(
             workflows,
-            [*activities, *jobs, *delivering(self.webhooks, webhooks), *deliveries.values()],
+            [*activities, *jobs, *delivering(self.webhooks, webhooks), *deliveries.values(), *relaying],
             queues,
             schedules,
             on_dead_letter=on_dead_letter,
@@ -455,9 +461,11 @@ class Batuta:
             middleware=middleware,
             **settings,
         )
-        if not subscriptions:
+        if not subscriptions and relay is None:
             return worker
-        return with_deliveries(worker, self._backend, subscriptions, deliveries, self._settings.bus_keep)
+        return with_deliveries(
+            worker, self._backend, subscriptions, deliveries, self._settings.bus_keep, relay, self._broker
+        )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from batuta.authoring.middleware import Middleware, check_middleware
+from batuta.bus.broker import Broker
 from batuta.client import Batuta
 from batuta.codecs import Compression, Encryption, Keys, PayloadCodec
 from batuta.errors import InvalidInput, InvalidURL
@@ -29,6 +30,7 @@ def connect(
     middleware: Sequence[Middleware] = (),
     actor: str | None = None,
     reason: str = "",
+    bus: Broker | str | None = None,
 ) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
 
@@ -39,6 +41,9 @@ def connect(
     `batuta.codecs`. Without it, BATUTA_COMPRESS and BATUTA_KEYS (or BATUTA_KEYS_FILE) decide; `[]` means none.
 
     `middleware` goes around what this client starts, and what its workers execute.
+
+    `bus`: where messages go: a broker, such as `batuta.bus.pulsar.PulsarBus(url)`, or its URL; without it BATUTA_BUS,
+    else the store itself.
 
     `actor` names the operator in the audit log; without it BATUTA_ACTOR, else the user and host of this process.
     `reason` is the default reason of actions. The log's hashes have a key when BATUTA_AUDIT_KEY is set or payloads are
@@ -61,7 +66,22 @@ def connect(
     backend = backend_for(
         store, None, check_middleware(middleware), Actor(actor, AuditKeys.from_env(payload_keys), reason)
     )
-    return Batuta(backend, opening, store.close, Settings.from_env())
+    settings, broker = _broker_for(bus)
+    return Batuta(backend, opening, store.close, settings, broker)
+
+
+def _broker_for(given: Broker | str | None) -> tuple[Settings, Broker | None]:
+    """The settings of a client, and its broker. Raises InvalidURL, MissingExtra."""
+    if given is not None and not isinstance(given, str):
+        return Settings.from_env(bus=given.name), given
+    settings = Settings.from_env() if given is None else Settings.from_env(bus=given)
+    if not settings.broker:
+        return settings, None
+    if settings.broker != "pulsar":
+        raise InvalidURL(f"{settings.bus!r} names no bus: use store, or pulsar://host:6650")
+    from batuta.bus.pulsar import PulsarBus
+
+    return settings, PulsarBus(settings.bus)
 
 
 def store_for(url: str | None = None, *, namespace: str | None = None, codec: Codecs = None) -> Store:

@@ -790,6 +790,10 @@ class PartnerUnreachable(BatutaError):
         self.host, self.why = host, why
 
 
+class BusUnavailable(BatutaError):
+    """The broker of the bus is away. Messages wait in the store; it may be tried again."""
+
+
 class ResponseTooLarge(BatutaError):
     """The answer is longer than allowed, and was not read to its end."""
 

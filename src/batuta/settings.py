@@ -116,7 +116,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def broker(self) -> str:
         """The name of the broker that messages go to; empty: the store itself."""
-        return "" if self.bus == "store" else self.bus.partition(":")[0]
+        return "" if self.bus == "store" else self.bus.partition(":")[0].partition("+")[0]
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, **given: Any) -> Settings:

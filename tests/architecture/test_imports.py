@@ -48,6 +48,7 @@ OPTIONAL = frozenset(
         "jsonschema",
         "opentelemetry",
         "prometheus_client",
+        "pulsar",
         "pydantic",
         "redis",
         "starlette",

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from batuta.authoring.activity.publishing import publish
 from batuta.authoring.client.messages import Message
+from batuta.bus.broker import Broker
 from batuta.bus.subscriptions import Subscription, subscribe
 from batuta.journal.bus.messages import BusStatus, SubscriptionStatus, TopicStatus
 
 __all__ = [
+    "Broker",
     "BusStatus",
     "Message",
     "Subscription",

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 from batuta.authoring.jobs import Job
 from batuta.authoring.services import Backend
+from batuta.bus.broker import Broker
 from batuta.bus.deliveries import Deliveries
+from batuta.bus.relay import Consumer, Relay
 from batuta.bus.subscriptions import Client, Subscription
 from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.journal.bus.messages import SubscriptionRow
+
+_BEGIN = 10.0
+"""How long a worker waits for the broker to know its subscriptions."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -36,18 +41,30 @@ async def with_deliveries(
     subscriptions: Sequence[Subscription],
     jobs: dict[str, Job[..., Any]],
     keep: float,
+    relay: Relay | None = None,
+    broker: Broker | None = None,
 ) -> AsyncIterator[Any]:
     """The worker, and beside it what turns messages into its jobs."""
     for one in subscriptions:
-        await put_subscription(backend, one, "")
-    deliveries = Deliveries(backend, jobs, keep)
+        await put_subscription(backend, one, "" if broker is None else broker.name)
+    consumers = [] if broker is None else [Consumer(backend, broker, one) for one in subscriptions]
+    works: list[Work] = [one.run for one in consumers]
+    if subscriptions:
+        works.append(Deliveries(backend, jobs, keep).run)
+    if relay is not None:
+        works.append(relay.run)
     async with worker as entered:
-        task = asyncio.create_task(deliveries.run(), name="batuta-bus")
+        tasks = [asyncio.create_task(work(), name="batuta-bus") for work in works]
         try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_BEGIN):
+                    for consumer in consumers:
+                        await consumer.begun.wait()
             yield entered
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def put_subscription(backend: Backend, one: Subscription, via: str) -> None:

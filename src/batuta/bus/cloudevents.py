@@ -1,0 +1,130 @@
+"""The envelope of messages outside: CloudEvents 1.0 in structured mode, as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import DecodeError, Raw, Struct, ValidationError, json
+
+from batuta.authoring.client.messages import LONGEST_KEY, unreadable_message
+from batuta.journal.bus.messages import NewMessage, StoredMessage
+
+CONTENT_TYPE = "application/cloudevents+json"
+VERSION = "1.0"
+_OURS = "/batuta/"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_SHOWN = 10_000
+
+
+class Event(Struct, kw_only=True, omit_defaults=True):
+    """A CloudEvent. `subject` and `partitionkey` are the key of the message."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    datacontenttype: str = ""
+    subject: str = ""
+    time: str = ""
+    partitionkey: str = ""
+    traceparent: str = ""
+    data: Raw = Raw(b"null")
+    data_base64: str = ""
+
+
+class _Stored(Struct, kw_only=True):
+    """The JSON of a message as it lies in the store."""
+
+    id: str
+    topic: str
+    payload: Raw
+    key: str = ""
+    type: str = ""
+    source: str = ""
+    time: int = 0
+    trace: str = ""
+
+
+class _Written(_Stored, kw_only=True, omit_defaults=True):
+    pass
+
+
+def event_of(message: StoredMessage) -> Event:
+    """The envelope of a message. Raises DecodeError for one that cannot be read here."""
+    stored = json.decode(message.body, type=_Stored)
+    moment = _EPOCH + timedelta(microseconds=stored.time)
+    return Event(
+        specversion=VERSION,
+        id=stored.id,
+        source=stored.source or "/batuta",
+        type=stored.type or message.topic,
+        datacontenttype="application/json",
+        subject=stored.key,
+        time=moment.isoformat().replace("+00:00", "Z"),
+        partitionkey=stored.key,
+        traceparent=stored.trace,
+        data=stored.payload,
+    )
+
+
+def received(topic: str, name: str, data: bytes, *, id: str, key: str, time: int) -> NewMessage:
+    """The message that a broker has given, for one subscription. `id`, `key` and `time` are the broker's.
+
+    Never raises: what cannot be read becomes a message with the problem, whose delivery is a dead letter. Plain JSON
+    that is no CloudEvent is a payload.
+    """
+    try:
+        return _read(topic, name, data, id=id, key=key, time=time)
+    except (DecodeError, ValidationError, ValueError) as error:
+        problem = f"a message of topic {topic!r} cannot be read: {error}"
+        text = data[:_LONGEST_SHOWN].decode("utf-8", "backslashreplace")
+        body = unreadable_message(topic, id, key[:LONGEST_KEY], text, problem, time)
+        return NewMessage(topic=topic, id=id, key=_short(key), body=body, subscription=name)
+
+
+def _read(topic: str, name: str, data: bytes, *, id: str, key: str, time: int) -> NewMessage:
+    value: Any = json.decode(data)
+    if not (isinstance(value, dict) and "specversion" in value):
+        written = _Written(id=id, topic=topic, payload=Raw(data), key=_short(key), type=topic, time=time)
+        return NewMessage(topic=topic, id=id, key=_short(key), body=json.encode(written).decode(), subscription=name)
+    event = json.decode(data, type=Event)
+    if event.specversion != VERSION:
+        raise ValueError(f"CloudEvents version {event.specversion!r} is not known: there is {VERSION}")
+    if not event.id or not event.source:
+        raise ValueError("a CloudEvent needs an id and a source")
+    key = _short(event.partitionkey or event.subject or key)
+    payload = event.data
+    if event.data_base64:
+        payload = Raw(json.encode(b64encode(b64decode(event.data_base64, validate=True)).decode()))
+    written = _Written(
+        id=event.id,
+        topic=topic,
+        payload=payload,
+        key=key,
+        type=event.type,
+        source=event.source,
+        time=_micros(event.time, time),
+        trace=event.traceparent,
+    )
+    body = json.encode(written).decode()
+    return NewMessage(topic=topic, id=_unique(event), key=key, body=body, subscription=name)
+
+
+def _unique(event: Event) -> str:
+    """Ids of our own messages are unique in their topic, those of others together with their source."""
+    if event.source.startswith(_OURS) and len(event.id) <= LONGEST_KEY:
+        return event.id
+    return hashlib.sha256(json.encode((event.source, event.id))).hexdigest()
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= LONGEST_KEY else hashlib.sha256(key.encode()).hexdigest()
+
+
+def _micros(text: str, otherwise: int) -> int:
+    if not text:
+        return otherwise
+    return round((datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) / timedelta(microseconds=1))
