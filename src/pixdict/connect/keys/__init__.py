@@ -1,0 +1,36 @@
+"""Keys and claims of our institution: workflows over the Bridge and our own tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batuta import Workflow
+from pixdict.connect.keys.activities import KeyActivities
+from pixdict.connect.keys.claims import answer_claim, cancel_claim, claim_key, confirm_claim, prove_possession
+from pixdict.connect.keys.entries import create_entry, delete_entry, update_entry
+from pixdict.connect.keys.models import EntryChange, EntryStatus, NewClaim, NewEntry
+from pixdict.connect.keys.polling import deliver_with, poll_claims, polling
+from pixdict.connect.keys.tables import KeyTables
+
+WORKFLOWS: list[Workflow[..., Any]] = [create_entry, update_entry, delete_entry, claim_key, answer_claim, poll_claims]
+
+__all__ = [
+    "WORKFLOWS",
+    "EntryChange",
+    "EntryStatus",
+    "KeyActivities",
+    "KeyTables",
+    "NewClaim",
+    "NewEntry",
+    "answer_claim",
+    "cancel_claim",
+    "claim_key",
+    "confirm_claim",
+    "create_entry",
+    "delete_entry",
+    "deliver_with",
+    "poll_claims",
+    "polling",
+    "prove_possession",
+    "update_entry",
+]

@@ -1,0 +1,196 @@
+"""Claims of both sides, as runs that live for up to 30 days."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+from batuta import Signal, Update, logger, now, saga, uuid, wait_until, workflow
+from pixdict.connect.keys.activities import KeyActivities
+from pixdict.connect.keys.entries import REFUSED
+from pixdict.connect.keys.models import COMPENSATED, Compensated, NewClaim
+from pixdict.dict.claims import POSSESSION_PERIOD, ClaimStatus, ClaimType, ExtendedClaim, Role
+from pixdict.dict.entries import Reason
+from pixdict.errors import ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound, Refused
+
+claim_changed = Signal("claim_changed", ExtendedClaim)
+"""The claim as the directory has it now; sent by who polls."""
+confirm_claim = Update("confirm_claim", str)
+"""Donor: the owner agrees. Takes the reason, answers the status."""
+cancel_claim = Update("cancel_claim", str)
+"""Both sides. Takes the reason, answers the status."""
+prove_possession = Signal("prove_possession")
+"""Claimer: the new owner has shown that the key is theirs."""
+
+ENDED = (ClaimStatus.CANCELLED, ClaimStatus.COMPLETED)
+MARGIN = timedelta(minutes=1)
+"""After the end of a period: the directory's clock is not ours."""
+_AGAIN = 600.0
+"""Seconds until an act that the directory found too early is tried again."""
+CLAIMER_REMINDERS = tuple(timedelta(days=day) for day in (7, 14, 21, 28))
+DONOR_REMINDERS = tuple(timedelta(days=day) for day in (1, 3, 6))
+
+
+class _Watched:
+    """A claim that changes by signals and by our own acts: the newest of both counts."""
+
+    def __init__(self, id: str, claim: ExtendedClaim) -> None:
+        self.id, self.claim = id, claim
+        self.version = 0
+        claim_changed.handle(self.take)
+
+    def take(self, claim: ExtendedClaim) -> None:
+        if claim.id == self.claim.id and claim.last_modified >= self.claim.last_modified:
+            self.claim = claim
+            self.version += 1
+
+    async def keep(self, claim: ExtendedClaim) -> str:
+        """After an act of ours."""
+        self.take(claim)
+        await KeyActivities.store_claim(self.id, claim)
+        return claim.status
+
+    async def cancel(self, reason: str) -> str:
+        return await self.keep(await KeyActivities.cancel(self.claim.id, reason, uuid()))
+
+    async def confirm(self, reason: str) -> str:
+        claim = await KeyActivities.confirm(self.claim.id, reason, uuid())
+        await KeyActivities.give_away(claim.key)
+        return await self.keep(claim)
+
+    async def changes_until(self, moment: datetime) -> None:
+        """Until the claim changes, or that time has come."""
+        version = self.version
+        try:
+            await wait_until(lambda: self.version != version, timeout=max(timedelta(0), moment - now()))
+        except TimeoutError:
+            pass
+
+    def act(self) -> None:
+        """Let others cancel from now on."""
+
+        def is_open(_: str) -> None:
+            if self.claim.status in ENDED:
+                raise ValueError(f"the claim is {self.claim.status}")
+
+        cancel_claim.handle(validator=is_open)(self.cancel)
+
+
+@workflow(fails=[*REFUSED, Compensated])
+async def claim_key(new: NewClaim) -> str:
+    """The claimer's side. Returns the status at the end: COMPLETED or CANCELLED.
+
+    A claim of ownership is completed once it is confirmed, its completion period is over and possession is proved;
+    without proof it is cancelled after 30 days. A portability is completed as soon as it is confirmed.
+    """
+    watched = await _opened(new)
+    claim, begun = watched.claim, now()
+    proved = claim.type == ClaimType.PORTABILITY
+
+    def prove() -> None:
+        nonlocal proved
+        proved = True
+        watched.version += 1
+
+    prove_possession.handle(prove)
+    watched.act()
+    limit = begun + POSSESSION_PERIOD + MARGIN
+    reminders = [begun + after for after in CLAIMER_REMINDERS]
+    while watched.claim.status not in ENDED:
+        claim = watched.claim
+        completion = begun if claim.completion_period_end is None else claim.completion_period_end + MARGIN
+        if proved and claim.status == ClaimStatus.CONFIRMED and now() >= completion:
+            await _unless_too_early(watched, complete=True)
+        elif not proved and now() >= limit:
+            await _unless_too_early(watched, complete=False)
+        elif not proved and reminders and now() >= reminders[0]:
+            reminders.pop(0)
+            await KeyActivities.remind(new.id, Role.CLAIMER, "possession is not proved")
+        else:
+            times = [completion] if proved and claim.status == ClaimStatus.CONFIRMED else []
+            times += [limit, *reminders[:1]] if not proved else []
+            await watched.changes_until(min(times, default=now() + POSSESSION_PERIOD))
+    await KeyActivities.store_claim(new.id, watched.claim)
+    return watched.claim.status
+
+
+async def _opened(new: NewClaim) -> _Watched:
+    """Open the claim there and here, or in neither (the second by cancelling it there)."""
+    request_id, undo_id = uuid(), uuid()
+    await KeyActivities.insert_claim(new.id, Role.CLAIMER, new.claim.key, "PENDING")
+    try:
+        claim = await KeyActivities.open_claim(new, request_id)
+    except (InvalidArgument, NotFound) as error:
+        await KeyActivities.fail_claim(new.id, str(error))
+        raise
+    try:
+        async with saga() as undo:
+            undo(KeyActivities.fail_claim, new.id, COMPENSATED)
+            undo(KeyActivities.cancel, claim.id, Reason.USER_REQUESTED, undo_id)
+            await KeyActivities.store_claim(new.id, claim)
+    except (DatabaseTimeout, ConstraintViolation) as error:
+        raise Compensated(COMPENSATED) from error
+    return _Watched(new.id, claim)
+
+
+async def _unless_too_early(watched: _Watched, *, complete: bool) -> None:
+    """Complete the claim, or give it up. The directory's clock decides whether it is time."""
+    try:
+        if complete:
+            await watched.keep(await KeyActivities.complete(watched.claim.id, uuid()))
+        else:
+            await watched.cancel(Reason.DEFAULT_OPERATION)
+    except Refused as error:
+        if "PeriodNotEnded" not in str(error):
+            raise
+        logger.warning("too early: %s", error)
+        await asyncio.sleep(_AGAIN)
+
+
+@workflow(fails=REFUSED)
+async def answer_claim(claim: ExtendedClaim) -> str:
+    """The donor's side of a claim for one of our keys. Returns the status at the end.
+
+    The owner is reminded and may confirm or cancel. Silence gives a key away (ownership) or keeps it (portability) once
+    the resolution period is over.
+    """
+    id = f"donor-{claim.id}"
+    await KeyActivities.insert_claim(id, Role.DONOR, claim.key, claim.status, str(claim.id))
+    watched = _Watched(id, claim)
+    if claim.status == ClaimStatus.OPEN:
+        await watched.keep(await KeyActivities.acknowledge(claim.id, uuid()))
+
+    def is_waiting(_: str) -> None:
+        if watched.claim.status != ClaimStatus.WAITING_RESOLUTION:
+            raise ValueError(f"the claim is {watched.claim.status}")
+
+    confirm_claim.handle(validator=is_waiting)(watched.confirm)
+    watched.act()
+    begun = now()
+    reminders = [begun + after for after in DONOR_REMINDERS]
+    silence = claim.resolution_period_end + MARGIN
+    while watched.claim.status not in ENDED:
+        if watched.claim.status == ClaimStatus.CONFIRMED:
+            await watched.changes_until(begun + 2 * POSSESSION_PERIOD)
+        elif now() >= silence:
+            await _by_silence(watched)
+        elif reminders and now() >= reminders[0]:
+            reminders.pop(0)
+            await KeyActivities.remind(id, Role.DONOR, "the owner has not answered")
+        else:
+            await watched.changes_until(min([silence, *reminders[:1]]))
+    await KeyActivities.store_claim(id, watched.claim)
+    return watched.claim.status
+
+
+async def _by_silence(watched: _Watched) -> None:
+    try:
+        if watched.claim.type == ClaimType.OWNERSHIP:
+            await watched.confirm(Reason.DEFAULT_OPERATION)
+        else:
+            await watched.cancel(Reason.DEFAULT_OPERATION)
+    except Refused as error:
+        if "PeriodNotEnded" not in str(error):
+            raise
+        logger.warning("too early: %s", error)
+        await asyncio.sleep(_AGAIN)

@@ -1,0 +1,252 @@
+"""Claims of both sides over weeks, in virtual time, against the real rules of the directory."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from batuta import Handle, RunFailed, UpdateRejected
+from batuta.testing import in_virtual_time
+from pixdict.connect.keys import NewClaim, cancel_claim, claim_key, confirm_claim, create_entry, prove_possession
+from tests.pixdict.directory.kit import PHONE, A, account, claim, person
+from tests.pixdict.keys.kit import World, new_entry, world
+
+MARIA = person("99988877766", "Maria Souza")
+DAY = timedelta(days=1)
+
+
+async def begin(w: World, kind: str, id: str = "1") -> Handle[str]:
+    """Our claim for a key of B."""
+    w.b.create(at=account(w.b.ispb))
+    wanted = claim(kind, at=account(A), claimer=person() if kind == "PORTABILITY" else MARIA).claim
+    handle = await w.env.start(claim_key, NewClaim(id=id, claim=wanted), id=f"claim-{id}")
+    await w.env.settle()
+    return handle
+
+
+def opened(w: World) -> Any:
+    """The only claim there is."""
+    [found] = w.b.ask("listClaims", Participant=w.b.ispb).message.claims
+    return found
+
+
+async def state(w: World, id: str = "1") -> tuple[str, str]:
+    row = await w.tables.claim(id)
+    assert row is not None
+    return row.status, row.problem
+
+
+# The claimer's side
+
+
+@in_virtual_time
+async def test_a_portability_is_completed_once_it_is_confirmed(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "PORTABILITY")
+        assert await state(w) == ("OPEN", "")
+        claim_id = opened(w).id
+        w.b.act("acknowledge", claim_id)
+        await w.env.advance(DAY)
+        w.b.act("confirm", claim_id, "USER_REQUESTED")
+        assert await handle.result() == "COMPLETED"
+        assert await state(w) == ("COMPLETED", "")
+        assert w.b.look_up(PHONE).message.entry.account.participant == A
+
+
+@in_virtual_time
+async def test_an_ownership_is_completed_after_proof_and_fourteen_days(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "OWNERSHIP")
+        began, claim_id = w.env.now, opened(w).id
+        w.b.act("acknowledge", claim_id)
+        await w.env.advance(8 * DAY)
+        w.b.act("confirm", claim_id, "DEFAULT_OPERATION")
+        await handle.signal(prove_possession)
+        assert await handle.result() == "COMPLETED"
+        assert 14 * DAY <= w.env.now - began < 15 * DAY
+        assert w.reminders == ["possession is not proved"]
+
+
+@in_virtual_time
+async def test_an_ownership_that_the_donor_confirms_is_completed_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "OWNERSHIP")
+        await handle.signal(prove_possession)
+        claim_id = opened(w).id
+        w.b.act("acknowledge", claim_id)
+        w.b.act("confirm", claim_id, "USER_REQUESTED")
+        began = w.env.now
+        assert await handle.result() == "COMPLETED"
+        assert w.env.now - began < DAY
+
+
+@in_virtual_time
+async def test_an_ownership_without_proof_is_given_up_after_thirty_days(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "OWNERSHIP")
+        began, claim_id = w.env.now, opened(w).id
+        w.b.act("acknowledge", claim_id)
+        w.b.act("confirm", claim_id, "USER_REQUESTED")
+        assert await handle.result() == "CANCELLED"
+        assert 30 * DAY <= w.env.now - began < 31 * DAY
+        assert w.reminders == ["possession is not proved"] * 4
+        ended = opened(w)
+        assert (ended.cancel_reason, ended.cancelled_by) == ("DEFAULT_OPERATION", "CLAIMER")
+
+
+@in_virtual_time
+async def test_a_claim_that_the_donor_cancels_ends(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "PORTABILITY")
+        w.b.act("cancel", opened(w).id, "FRAUD")
+        assert await handle.result() == "CANCELLED"
+
+
+@in_virtual_time
+async def test_the_claimer_may_cancel_and_only_while_the_claim_is_open(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        handle = await begin(w, "PORTABILITY")
+        assert await handle.update(cancel_claim, "USER_REQUESTED") == "CANCELLED"
+        assert await handle.result() == "CANCELLED"
+        assert opened(w).cancelled_by == "CLAIMER"
+        assert w.b.look_up(PHONE).problem == "EntryCannotBeQueriedForBookTransfer", "it stays where it was"
+
+
+@in_virtual_time
+async def test_a_lost_answer_opens_one_claim(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.bridge.lost = ["createClaim"]
+        await begin(w, "PORTABILITY")
+        await w.env.advance(5)
+        assert w.bridge.calls == ["createClaim", "listClaims"], "claims are read before another attempt"
+        assert await state(w) == ("OPEN", "")
+        assert w.directory.storage.counts()["claims"] == 1
+
+
+@in_virtual_time
+async def test_a_claim_that_was_not_opened_is_opened_by_the_next_attempt(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.bridge.away = ["createClaim"]
+        await begin(w, "PORTABILITY")
+        await w.env.advance(5)
+        assert w.bridge.calls == ["createClaim", "listClaims", "createClaim"]
+        assert await state(w) == ("OPEN", "")
+
+
+@in_virtual_time
+async def test_a_claim_of_our_own_that_is_there_already_is_taken_and_one_of_others_is_not(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.b.create(at=account(w.b.ispb))
+        wanted = claim("PORTABILITY", at=account(A), claimer=person())
+        w.a.ask("createClaim", wanted)  # by an attempt that a crash interrupted
+        await w.env.start(claim_key, NewClaim(id="1", claim=wanted.claim), id="claim-1")
+        await w.env.settle()
+        assert await state(w) == ("OPEN", "")
+        other = claim("PORTABILITY", at=account(A, "other"), claimer=person()).claim
+        with pytest.raises(RunFailed, match="ClaimAlreadyExistsForKey"):
+            await w.env.run(claim_key, NewClaim(id="2", claim=other))
+        assert (await state(w, "2"))[0] == "FAILED"
+
+
+@in_virtual_time
+async def test_a_claim_that_cannot_be_stored_here_is_cancelled_there(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.database.fail("'OPEN'", 3)
+        handle = await begin(w, "PORTABILITY")
+        with pytest.raises(RunFailed, match=r"Failed to create claim\. Compensating transaction executed\."):
+            await handle.result()
+        assert (opened(w).status, opened(w).cancel_reason) == ("CANCELLED", "USER_REQUESTED")
+        assert await state(w) == ("FAILED", "Failed to create claim. Compensating transaction executed.")
+
+
+@in_virtual_time
+async def test_a_refused_claim_has_failed(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        wanted = claim("OWNERSHIP", at=account(A), claimer=MARIA).claim
+        with pytest.raises(RunFailed, match="ClaimKeyNotFound"):
+            await w.env.run(claim_key, NewClaim(id="1", claim=wanted))
+        assert await state(w) == ("FAILED", "ClaimKeyNotFound")
+
+
+# The donor's side
+
+
+async def asked(w: World, kind: str) -> tuple[Handle[Any], UUID]:
+    """A claim of B for a key of ours, found by asking."""
+    await w.env.run(create_entry, new_entry())
+    answer = w.b.claim(kind, claimer=person() if kind == "PORTABILITY" else MARIA)
+    assert answer.status == 201
+    await w.env.advance(timedelta(hours=7))
+    claim_id: UUID = answer.message.claim.id
+    assert opened(w).status == "WAITING_RESOLUTION", "seen and acknowledged"
+    return await w.env.get(f"answer-{claim_id}"), claim_id
+
+
+@in_virtual_time
+async def test_a_silent_owner_loses_the_key_by_ownership(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        began = w.env.now
+        handle, claim_id = await asked(w, "OWNERSHIP")
+        await w.env.advance(began + 7 * DAY - w.env.now)
+        assert opened(w).status == "WAITING_RESOLUTION"
+        await w.env.advance(timedelta(hours=1))
+        assert (opened(w).status, opened(w).confirm_reason) == ("CONFIRMED", "DEFAULT_OPERATION")
+        assert await w.status() == "TRANSFERRED"
+        assert w.reminders == ["the owner has not answered"] * 3
+        await w.env.advance(7 * DAY)
+        assert w.b.act("complete", claim_id).status == 200
+        assert await handle.result() == "COMPLETED"
+
+
+@in_virtual_time
+async def test_a_silent_owner_keeps_the_key_by_portability(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle, _ = await asked(w, "PORTABILITY")
+        assert await handle.result() == "CANCELLED"
+        assert (opened(w).cancel_reason, opened(w).cancelled_by) == ("DEFAULT_OPERATION", "DONOR")
+        assert await w.status() == "ACTIVE"
+
+
+@in_virtual_time
+async def test_an_owner_who_agrees_gives_the_key_away_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle, claim_id = await asked(w, "PORTABILITY")
+        assert await handle.update(confirm_claim, "USER_REQUESTED") == "CONFIRMED"
+        assert await w.status() == "TRANSFERRED"
+        with pytest.raises(UpdateRejected):
+            await handle.update(confirm_claim, "USER_REQUESTED")
+        w.b.act("complete", claim_id)
+        assert await handle.result() == "COMPLETED"
+
+
+@in_virtual_time
+async def test_an_owner_who_refuses_keeps_the_key(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle, _ = await asked(w, "PORTABILITY")
+        assert await handle.update(cancel_claim, "USER_REQUESTED") == "CANCELLED"
+        assert await handle.result() == "CANCELLED"
+        assert await w.status() == "ACTIVE"
+
+
+@in_virtual_time
+async def test_a_claim_that_the_claimer_cancels_ends_on_our_side_too(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle, claim_id = await asked(w, "OWNERSHIP")
+        w.b.act("cancel", claim_id, "USER_REQUESTED")
+        assert await handle.result() == "CANCELLED"
+        assert await w.status() == "ACTIVE"
+
+
+@in_virtual_time
+async def test_a_directory_that_is_away_for_a_poll_is_asked_again_at_the_next(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        w.bridge.away = ["listClaims"] * 3
+        await w.env.run(create_entry, new_entry())
+        claim_id = w.b.claim("PORTABILITY", claimer=person()).message.claim.id
+        await w.env.advance(timedelta(hours=7))
+        assert opened(w).status == "OPEN"
+        await w.env.advance(timedelta(hours=7))
+        assert opened(w).status == "WAITING_RESOLUTION"
+        assert (await (await w.env.get(f"answer-{claim_id}")).describe()).id == f"answer-{claim_id}"
