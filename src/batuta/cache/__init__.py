@@ -15,6 +15,7 @@ from batuta.cache.entity import Entity, MemberSet
 from batuta.cache.keys import KeyPattern
 from batuta.cache.memory import MemoryCache
 from batuta.cache.redis import RedisCache, RedisOptions
+from batuta.cache.windows import WindowCounter
 from batuta.clock import Clock
 from batuta.durations import Duration
 
@@ -29,6 +30,7 @@ __all__ = [
     "Observer",
     "RedisCache",
     "RedisOptions",
+    "WindowCounter",
     "open_cache",
 ]
 

@@ -69,6 +69,22 @@ class Counts(Struct):
     """Answered by another owner, because this one was held up for longer than its lock."""
 
 
+class KeptAnswer(Struct):
+    """An answer that the store has, kept where it is found faster."""
+
+    digest: str
+    """Of what was asked."""
+    answer: str
+
+
+class FastAnswers(Protocol):
+    """A faster look at answers that are in the store: an `Entity` of `batuta.cache` with `KeptAnswer`, whose pattern
+    has the identifier `request_id`, such as `bridge:idempotency:{request_id}`."""
+
+    async def get(self, **identifiers: object) -> KeptAnswer | None: ...
+    async def put(self, value: KeptAnswer, **identifiers: object) -> None: ...
+
+
 class Idempotency:
     """Carries out requests once. `lock`, `keep` and `wait` are seconds or timedeltas."""
 
@@ -80,8 +96,11 @@ class Idempotency:
         keep: Duration = KEEP_SECONDS,
         wait: Duration = WAIT_SECONDS,
         largest: int = LARGEST,
+        answers: FastAnswers | None = None,
     ) -> None:
-        self._store = store
+        """`answers`: looked at before the store. It only ever has answers that are durable there, so that a request is
+        carried out once whatever becomes of it."""
+        self._store, self._answers = store, answers
         self._lock_seconds = _positive("lock", lock)
         self._lock, self._keep = round(self._lock_seconds * SECOND), round(_positive("keep", keep) * SECOND)
         self._wait, self._largest = check_wait("wait", wait), largest
@@ -98,13 +117,17 @@ class Idempotency:
         name, owner = name_of(scope, key), new_message_id()
         digest = hashlib.sha256(scope.encode() + b"\0" + asked).hexdigest()
         until = time.monotonic() + self._wait
+        fast = None if self._answers is None else await self._answers.get(request_id=name)
+        if fast is not None and fast.digest == digest:  # of another request: the store says what that means
+            self.counts.replayed += 1
+            return fast.answer, True
         while True:
             kept = await self._store.begin_request(name, digest, owner, self._lock, self._keep)
             if kept.digest != digest:
                 self.counts.conflicts += 1
                 raise IdempotencyKeyReused(key)
             if kept.answer is None and kept.owner == owner:
-                answer = await self._carry_out(name, owner, work, shorten or _nothing)
+                answer = await self._carry_out(name, digest, owner, work, shorten or _nothing)
                 if answer is not None:
                     self.counts.done += 1
                     return answer, False
@@ -112,13 +135,15 @@ class Idempotency:
                 log.warning("a request with idempotency key %r was held up: another process carries it out", key)
             found = kept.answer if kept.answer is not None else await self._answer_of_other(name, until)
             if found is not None:
+                if self._answers is not None:
+                    await self._answers.put(KeptAnswer(digest, found), request_id=name)
                 self.counts.replayed += 1
                 return found, True
             if time.monotonic() >= until:
                 self.counts.in_progress += 1
                 raise IdempotencyInProgress(key)
 
-    async def _carry_out(self, name: str, owner: str, work: Work, shorten: Shorten) -> str | None:
+    async def _carry_out(self, name: str, digest: str, owner: str, work: Work, shorten: Shorten) -> str | None:
         """Its answer; None when another owner has taken the request over meanwhile."""
         failpoint("idempotency.begun")
         renewing = asyncio.ensure_future(self._renew(name, owner))
@@ -136,6 +161,8 @@ class Idempotency:
         kept = answer if len(answer) <= self._largest else shorten(answer)
         if not await self._store.finish_request(name, owner, kept):
             return None
+        if self._answers is not None:
+            await self._answers.put(KeptAnswer(digest, kept), request_id=name)
         failpoint("idempotency.kept")
         return answer
 
@@ -242,6 +269,7 @@ def idempotent(
     lock: Duration = LOCK_SECONDS,
     keep: Duration = KEEP_SECONDS,
     wait: Duration = WAIT_SECONDS,
+    answers: FastAnswers | None = None,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
     """Carry out an async function once for each key, and give its kept result to later calls.
 
@@ -251,7 +279,7 @@ def idempotent(
     `key`: the name of a parameter, or a function of the arguments. `scope`: another function's keys are other keys
     unless it has the same; the function's name without one. Arguments and result need a JSON form. Only results are
     kept: after an error the function may be called again. Raises IdempotencyKeyReused when the key comes with other
-    arguments, IdempotencyInProgress when the first call takes longer than `wait`.
+    arguments, IdempotencyInProgress when the first call takes longer than `wait`. `answers`: as for `Idempotency`.
     """
 
     def decorate(fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -267,7 +295,7 @@ def idempotent(
             here = client() if callable(client) and not hasattr(client, "namespace") else client
             requests = here.namespace.requests
             once = known.get(id(requests)) or known.setdefault(
-                id(requests), Idempotency(requests, lock=lock, keep=keep, wait=wait)
+                id(requests), Idempotency(requests, lock=lock, keep=keep, wait=wait, answers=answers)
             )
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()

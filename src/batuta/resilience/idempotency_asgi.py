@@ -19,6 +19,7 @@ from batuta.resilience.idempotency import (
     LARGEST,
     LOCK_SECONDS,
     WAIT_SECONDS,
+    FastAnswers,
     HasRequests,
     Idempotency,
     KeptResponse,
@@ -72,12 +73,13 @@ class IdempotencyKeys:
         largest: int = LARGEST,
         largest_body: int = LARGEST_BODY,
         tell: Callable[[Event], None] | None = None,
+        answers: FastAnswers | None = None,
     ) -> None:
         if conflict not in (409, 422):
             raise InvalidInput(f"conflict={conflict!r} must be 409 or 422")
         self._app, self._client, self._methods = app, client, frozenset(one.upper() for one in methods)
         self._header, self._required, self._caller = header.lower().encode("latin-1"), required, caller
-        self._times: dict[str, Any] = {"lock": lock, "keep": keep, "wait": wait, "largest": largest}
+        self._times: dict[str, Any] = {"lock": lock, "keep": keep, "wait": wait, "largest": largest, "answers": answers}
         self._conflict, self._not_kept, self._largest_body = conflict, frozenset(not_kept), largest_body
         self._known: dict[int, Idempotency] = {}
         self._tell = tell
