@@ -375,7 +375,7 @@ class DamagedPartner(BatutaError):
 
     def __init__(self, kind: str, name: str, error: BaseException) -> None:
         super().__init__(
-            f"what the store keeps of {kind} {name!r} cannot be read ({told(error)}): `batuta partners forget {kind} "
+            f"what the store keeps of {kind} {name!r} cannot be read ({told(error)}): `batuta partners delete {kind} "
             f"{name}` removes it, and workers declare it again"
         )
         self.kind, self.name = kind, name

@@ -52,7 +52,7 @@ def test_breakers_are_forced_and_forgotten_and_the_audit_log_says_why(declared: 
     bank = document(declared, "off", "bank", "--reason", "never mind")["bank"]
     assert (bank["state"], bank["forced"]) == ("closed", "off")
     assert document(declared, "close", "bank", "--reason", "as before")["bank"]["forced"] == ""
-    assert "bank" not in document(declared, "forget", "breaker", "bank", "--reason", "moved")
+    assert "bank" not in document(declared, "delete", "breaker", "bank", "--reason", "moved")
     assert audited(declared) == [
         ("force breaker", "bank", "maintenance"),
         ("force breaker", "bank", "never mind"),
@@ -73,7 +73,7 @@ def test_limits_are_changed_held_and_reset(declared: Cli) -> None:
     assert (orders["rates"], orders["changed"]) == (["5/min"], False)
     assert document(declared, "sync", "balance", "-4")["balance"]["keys"][0]["balance"] == -4
     for name in ("orders", "balance"):
-        document(declared, "forget", "limit", name)
+        document(declared, "delete", "limit", name)
     assert list(document(declared, "list")) == ["bank"]
     assert audited(declared)[:2] == [("change limit", "orders", "slower"), ("change limit", "orders", "enough")]
 
@@ -94,8 +94,8 @@ def test_a_namespace_without_partners_says_so(cli: Cli) -> None:
         ("hold", "nope", "5"),
         ("release", "nope"),
         ("sync", "nope", "5"),
-        ("forget", "limit", "bank"),
-        ("forget", "breaker", "orders"),
+        ("delete", "limit", "bank"),
+        ("delete", "breaker", "orders"),
     ],
 )
 def test_an_unknown_name_is_named(declared: Cli, words: tuple[str, ...]) -> None:
@@ -103,7 +103,7 @@ def test_an_unknown_name_is_named(declared: Cli, words: tuple[str, ...]) -> None
     assert refused.exit_code == FAILED
     error = json.loads(refused.stderr)["error"]
     assert error["type"] == "UnknownPartner"
-    assert repr(words[-1] if words[0] == "forget" else "nope") in error["message"]
+    assert repr(words[-1] if words[0] == "delete" else "nope") in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_an_unknown_name_is_named(declared: Cli, words: tuple[str, ...]) -> None
         ("sync", "balance", "inf"),
         ("sync", "orders", "5"),
         ("sync", "balance", "5", "--kye", "a"),
-        ("forget", "gate", "bank"),
+        ("delete", "gate", "bank"),
         ("open", "bank", "--reason", "x" * 100_000),
     ],
 )

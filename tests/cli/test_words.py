@@ -56,7 +56,7 @@ def test_no_command_has_an_old_word(old: str) -> None:
 
 
 def test_no_command_removes_by_another_word_than_delete() -> None:
-    assert not [path for path in OPTIONS if path.split()[-1] in {"drop", "clear", "remove", "rm"}]
+    assert not [path for path in OPTIONS if path.split()[-1] in {"drop", "clear", "remove", "rm", "forget"}]
     assert not [path for path in OPTIONS if path.startswith("letters")]
 
 

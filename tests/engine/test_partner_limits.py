@@ -343,7 +343,7 @@ async def test_a_limit_that_cannot_be_read_fails_calls_and_says_what_to_do(key: 
         await finish(env, [await env.start(creates, "b")], 5)
         await env.store.change_partner(LIMIT, "create", key, lambda _: PartnerChange(None, '["rubbish"]', tell=True))
         await env.advance(60)
-        with pytest.raises(RunFailed, match="batuta partners forget limit create") as failed:
+        with pytest.raises(RunFailed, match="batuta partners delete limit create") as failed:
             await (await env.start(creates, "a")).result(10)
         assert isinstance(failed.value.__cause__, GateFailed)
         found = await env.client.limits.get("create")

@@ -36,7 +36,7 @@ WRITTEN_OTHERWISE = {
     "partners close": "PUT /api/v1/partners/breakers/{name}",
     "partners off": "PUT /api/v1/partners/breakers/{name}",
     "partners open": "PUT /api/v1/partners/breakers/{name}",
-    "partners forget": "DELETE /api/v1/partners/limits/{name}",
+    "partners delete": "DELETE /api/v1/partners/limits/{name}",
     "partners limit": "PUT /api/v1/partners/limits/{name}",
     "partners hold": "POST /api/v1/partners/limits/{name}/hold",
     "partners release": "POST /api/v1/partners/limits/{name}/release",

@@ -15,7 +15,7 @@ from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups
 from batuta.journal.records import LetterReason, RunKind
 from batuta.journal.tracebacks import traceback_of
 from batuta.server.http.call import Answer, Call, ago
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.operations import Left, Operation, Task, earlier, moment
 from batuta.server.run_actions import because
 from batuta.server.runs import Count
@@ -221,16 +221,11 @@ async def _begin(call: Call, task: Task) -> Answer:
 _ALL = "/api/v1/dead-letters"
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 ROUTES = (
-    _route(
+    route(
         "GET", _ALL, list_letters, "Dead letters, newest first.", DeadLetters, query=DeadLetterPageQuery, payloads=True
     ),
-    _route(
+    route(
         "GET",
         f"{_ALL}/groups",
         groups,
@@ -239,9 +234,9 @@ ROUTES = (
         query=DeadLetterPageQuery,
         payloads=True,
     ),
-    _route("GET", f"{_ALL}/count", count, "Count the dead letters that match filters.", Count, query=DeadLetterQuery),
-    _route("GET", f"{_ALL}/{{id}}", show, "One dead letter.", DeadLetterDocument, payloads=True),
-    _route(
+    route("GET", f"{_ALL}/count", count, "Count the dead letters that match filters.", Count, query=DeadLetterQuery),
+    route("GET", f"{_ALL}/{{id}}", show, "One dead letter.", DeadLetterDocument, payloads=True),
+    route(
         "POST",
         f"{_ALL}/reprocess",
         reprocess,
@@ -250,7 +245,7 @@ ROUTES = (
         body=ReprocessBody,
         large=True,
     ),
-    _route(
+    route(
         "POST",
         f"{_ALL}/discard",
         discard,

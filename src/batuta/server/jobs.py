@@ -15,7 +15,7 @@ from batuta.errors import InvalidInput, NonRetryable
 from batuta.journal.states import RunState
 from batuta.server.filters import JobPageQuery, JobQuery, where
 from batuta.server.http.call import Answer, Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody, Requested
 from batuta.server.run_options import NewRunOptions, options_of
 from batuta.server.runs import TRACE, Attempts, Count, States, WaitQuery, states_of, wait_for_end
@@ -148,15 +148,10 @@ async def heartbeat(call: Call) -> Sent:
     return Sent(token=call.body.token, sent="heartbeat")
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 _JOBS, _JOB, _ACTIVITIES = "/api/v1/jobs", "/api/v1/jobs/{id}", "/api/v1/activities"
 ROUTES = (
-    _route("GET", _JOBS, list_jobs, "Jobs, newest first.", RunPage, query=JobPageQuery, payloads=True),
-    _route(
+    route("GET", _JOBS, list_jobs, "Jobs, newest first.", RunPage, query=JobPageQuery, payloads=True),
+    route(
         "POST",
         _JOBS,
         enqueue,
@@ -166,17 +161,17 @@ ROUTES = (
         status=201,
         large=True,
     ),
-    _route("GET", f"{_JOBS}/count", count_jobs, "Count the jobs that match filters.", Count, query=JobQuery),
-    _route(
+    route("GET", f"{_JOBS}/count", count_jobs, "Count the jobs that match filters.", Count, query=JobQuery),
+    route(
         "GET", f"{_JOBS}/states", count_states, "Count the jobs that match filters, by state.", States, query=JobQuery
     ),
-    _route(
+    route(
         "GET", _JOB, show, "One job: state, progress, attempts, result.", JobDocument, query=WaitQuery, payloads=True
     ),
-    _route("GET", f"{_JOB}/attempts", attempts, "Every attempt of a job that was noted.", Attempts, payloads=True),
-    _route("POST", f"{_JOB}/cancel", cancel, "Ask a job to end, or not to begin.", Requested, body=ReasonBody),
-    _route("POST", f"{_JOB}/retry", retry, "Let a parked or failed job be tried again.", Requested, body=ReasonBody),
-    _route(
+    route("GET", f"{_JOB}/attempts", attempts, "Every attempt of a job that was noted.", Attempts, payloads=True),
+    route("POST", f"{_JOB}/cancel", cancel, "Ask a job to end, or not to begin.", Requested, body=ReasonBody),
+    route("POST", f"{_JOB}/retry", retry, "Let a parked or failed job be tried again.", Requested, body=ReasonBody),
+    route(
         "POST",
         f"{_ACTIVITIES}/complete",
         complete,
@@ -185,8 +180,8 @@ ROUTES = (
         body=CompleteBody,
         large=True,
     ),
-    _route("POST", f"{_ACTIVITIES}/fail", fail, "Have an activity's attempt fail, by its token.", Sent, body=FailBody),
-    _route(
+    route("POST", f"{_ACTIVITIES}/fail", fail, "Have an activity's attempt fail, by its token.", Sent, body=FailBody),
+    route(
         "POST",
         f"{_ACTIVITIES}/heartbeat",
         heartbeat,

@@ -14,7 +14,7 @@ from batuta.errors import InvalidInput, UnknownQueue
 from batuta.journal.queues import LIMITS, QueueInfo, is_rate, limit_help
 from batuta.names import check_name
 from batuta.server.http.call import Call, Refused
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody
 
 _KINDS = ("activity", "job")
@@ -154,22 +154,17 @@ async def show_workflow(call: Call) -> CodeSchema:
 _ALL, _ONE = "/api/v1/queues", "/api/v1/queues/{name}"
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 ROUTES = (
-    _route("GET", _ALL, list_queues, "Every queue: what waits, what runs, its limits.", Queues),
-    _route("GET", _ONE, show, "One queue.", QueueDocument),
-    _route("PATCH", _ONE, limit, "Set limits that hold for all workers together.", QueueDocument, body=LimitBody),
-    _route("POST", f"{_ONE}/pause", pause, "Let nothing more begin from a queue.", QueueDocument, body=ReasonBody),
-    _route("POST", f"{_ONE}/resume", resume, "Let a paused queue go on.", QueueDocument, body=ReasonBody),
-    _route(
+    route("GET", _ALL, list_queues, "Every queue: what waits, what runs, its limits.", Queues),
+    route("GET", _ONE, show, "One queue.", QueueDocument),
+    route("PATCH", _ONE, limit, "Set limits that hold for all workers together.", QueueDocument, body=LimitBody),
+    route("POST", f"{_ONE}/pause", pause, "Let nothing more begin from a queue.", QueueDocument, body=ReasonBody),
+    route("POST", f"{_ONE}/resume", resume, "Let a paused queue go on.", QueueDocument, body=ReasonBody),
+    route(
         "GET", "/api/v1/workers", list_workers, "Workers: where they run, what they can run, their last beat.", Workers
     ),
-    _route("GET", "/api/v1/workflows", list_workflows, "What live workers can run.", Workflows),
-    _route(
+    route("GET", "/api/v1/workflows", list_workflows, "What live workers can run.", Workflows),
+    route(
         "GET",
         "/api/v1/workflows/{name}",
         show_workflow,

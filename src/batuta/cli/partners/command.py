@@ -23,7 +23,7 @@ partners = LazyGroup(
     "partners",
     {
         "close": (f"{_HERE}:close", "Close a breaker, and let it work by itself."),
-        "forget": (f"{_HERE}:forget", "Forget a breaker or a limit."),
+        "delete": (f"{_HERE}:delete", "Delete a breaker or a limit."),
         "hold": (f"{_HERE}:hold", "Have no worker call a partner for a while."),
         "limit": (f"{_HERE}:limit", "Change a limit, or make one."),
         "list": (f"{_HERE}:list_partners", "List breakers and limits."),
@@ -127,8 +127,8 @@ def sync(common: CommonOptions, name: str, balance: float, key: str | None) -> N
 @click.argument("name")
 @REASON
 @with_common_options
-def forget(common: CommonOptions, kind: str, name: str, reason: str) -> None:
-    """Forget the breaker or limit NAME, with all that it counts. A worker that uses it declares it again."""
+def delete(common: CommonOptions, kind: str, name: str, reason: str) -> None:
+    """Delete the breaker or limit NAME, with all that it counts. A worker that uses it declares it again."""
     _do(
         common.because(reason),
         lambda client: (client.breakers if kind == "breaker" else client.limits).forget(name),

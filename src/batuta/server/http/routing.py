@@ -88,6 +88,12 @@ class Route(Struct, frozen=True, kw_only=True):
         return "_".join([self.method.lower(), *words]) if words else f"{self.method.lower()}_{self.path.strip('/')}"
 
 
+def route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
+    """A route that viewers may read with and operators may change with, unless `scope` says otherwise."""
+    scope = more.pop("scope", Scope.VIEWER if method == "GET" else Scope.OPERATOR)
+    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
+
+
 class _Node(Struct):
     children: dict[str, _Node] = {}
     parameter: _Node | None = None

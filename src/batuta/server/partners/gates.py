@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ from batuta.resilience.limits.rules import Bucket
 from batuta.resilience.operators import BreakerView, LimitView
 from batuta.server.filters import ReasonQuery
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody
 
 
@@ -110,19 +110,14 @@ async def sync(call: Call) -> LimitView:
 _BREAKER, _LIMIT = "/api/v1/partners/breakers/{name}", "/api/v1/partners/limits/{name}"
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 ROUTES = (
-    _route("GET", "/api/v1/partners", list_partners, "Breakers and limits, as of now.", Partners),
-    _route("PUT", _BREAKER, force_breaker, "Force a breaker open, closed or off.", BreakerView, body=ForceBody),
-    _route("DELETE", _BREAKER, forget_breaker, "Forget a breaker.", Partners, query=ReasonQuery),
-    _route("PUT", _LIMIT, change_limit, "Change a limit, or make one.", LimitView, body=PartnerLimitBody),
-    _route("DELETE", _LIMIT, forget_limit, "Forget a limit.", Partners, query=ReasonQuery),
-    _route("POST", f"{_LIMIT}/reset", reset_limit, "Go back to what code declares.", LimitView, body=ReasonBody),
-    _route("POST", f"{_LIMIT}/hold", hold, "Have no worker call the partner for a while.", LimitView, body=HoldBody),
-    _route("POST", f"{_LIMIT}/release", release, "End such a pause now.", LimitView, body=KeyBody),
-    _route("POST", f"{_LIMIT}/sync", sync, "Tell the balance that the partner keeps.", LimitView, body=SyncBody),
+    route("GET", "/api/v1/partners", list_partners, "Breakers and limits, as of now.", Partners),
+    route("PUT", _BREAKER, force_breaker, "Force a breaker open, closed or off.", BreakerView, body=ForceBody),
+    route("DELETE", _BREAKER, forget_breaker, "Forget a breaker.", Partners, query=ReasonQuery),
+    route("PUT", _LIMIT, change_limit, "Change a limit, or make one.", LimitView, body=PartnerLimitBody),
+    route("DELETE", _LIMIT, forget_limit, "Forget a limit.", Partners, query=ReasonQuery),
+    route("POST", f"{_LIMIT}/reset", reset_limit, "Go back to what code declares.", LimitView, body=ReasonBody),
+    route("POST", f"{_LIMIT}/hold", hold, "Have no worker call the partner for a while.", LimitView, body=HoldBody),
+    route("POST", f"{_LIMIT}/release", release, "End such a pause now.", LimitView, body=KeyBody),
+    route("POST", f"{_LIMIT}/sync", sync, "Tell the balance that the partner keeps.", LimitView, body=SyncBody),
 )

@@ -12,7 +12,7 @@ from batuta.authoring.client.handle import Handle
 from batuta.journal.states import RunState
 from batuta.server.filters import ReasonQuery
 from batuta.server.http.call import Answer, Call
-from batuta.server.http.routing import Repeat, Route, Scope
+from batuta.server.http.routing import Repeat, Scope, route
 from batuta.server.run_actions import ReasonBody
 from batuta.webhooks import Endpoint, NewEndpoint
 from batuta.webhooks.deliveries import gate_name
@@ -183,17 +183,12 @@ async def resend(call: Call) -> Answer:
     return Answer(body=_sent(await call.client.webhooks.resend(call.id, call.body.reason), is_new=True), status=201)
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = more.pop("scope", Scope.VIEWER if method == "GET" else Scope.OPERATOR)
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 _ALL, _ONE = "/api/v1/webhooks", "/api/v1/webhooks/{id}"
 _ADMIN = {"scope": Scope.ADMIN}
 _SECRET = {"scope": Scope.ADMIN, "repeat": Repeat.SECRET}
 ROUTES = (
-    _route("GET", _ALL, overview, "Endpoints and deliveries.", WebhooksPage, query=DeliveriesQuery, payloads=True),
-    _route(
+    route("GET", _ALL, overview, "Endpoints and deliveries.", WebhooksPage, query=DeliveriesQuery, payloads=True),
+    route(
         "POST",
         _ALL,
         create,
@@ -203,8 +198,8 @@ ROUTES = (
         status=201,
         **_SECRET,
     ),
-    _route("POST", f"{_ALL}/send", send, "Send an event.", SentEvent, body=EventBody, status=201, large=True),
-    _route(
+    route("POST", f"{_ALL}/send", send, "Send an event.", SentEvent, body=EventBody, status=201, large=True),
+    route(
         "GET",
         f"{_ALL}/deliveries",
         deliveries,
@@ -213,7 +208,7 @@ ROUTES = (
         query=DeliveriesQuery,
         payloads=True,
     ),
-    _route(
+    route(
         "POST",
         f"{_ALL}/deliveries/{{id}}/resend",
         resend,
@@ -222,10 +217,10 @@ ROUTES = (
         body=ReasonBody,
         status=201,
     ),
-    _route("GET", _ONE, show, "One endpoint, without its secrets.", Endpoint),
-    _route("PATCH", _ONE, update, "Change an endpoint.", Endpoint, body=EndpointBody, **_ADMIN),
-    _route("DELETE", _ONE, delete, "Forget an endpoint.", DeletedEndpoint, query=ReasonQuery, **_ADMIN),
-    _route(
+    route("GET", _ONE, show, "One endpoint, without its secrets.", Endpoint),
+    route("PATCH", _ONE, update, "Change an endpoint.", Endpoint, body=EndpointBody, **_ADMIN),
+    route("DELETE", _ONE, delete, "Forget an endpoint.", DeletedEndpoint, query=ReasonQuery, **_ADMIN),
+    route(
         "POST",
         f"{_ONE}/rotate",
         rotate,
@@ -234,7 +229,7 @@ ROUTES = (
         body=RotateSecretBody,
         **_SECRET,
     ),
-    _route("POST", f"{_ONE}/enable", enable, "Deliver to an endpoint again.", Endpoint, body=ReasonBody),
-    _route("POST", f"{_ONE}/disable", disable, "Deliver no more to an endpoint.", Endpoint, body=ReasonBody),
-    _route("POST", f"{_ONE}/test", test, "Send a test event to an endpoint.", SentDelivery, status=201),
+    route("POST", f"{_ONE}/enable", enable, "Deliver to an endpoint again.", Endpoint, body=ReasonBody),
+    route("POST", f"{_ONE}/disable", disable, "Deliver no more to an endpoint.", Endpoint, body=ReasonBody),
+    route("POST", f"{_ONE}/test", test, "Send a test event to an endpoint.", SentDelivery, status=201),
 )
