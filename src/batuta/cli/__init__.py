@@ -28,6 +28,7 @@ COMMANDS = {
     "check": ("batuta.cli.check:check", "Check workflow code: rules, shapes, and journals of a database."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
     "dev": ("batuta.cli.dev.command:dev", "Run a worker, the API and the dashboard in one process."),
+    "flows": ("batuta.cli.flows.command:flows", "Flows as files: check, test, push, publish and export them."),
     "idempotency": ("batuta.cli.idempotency:idempotency", "List and delete idempotency keys of requests."),
     "jobs": ("batuta.cli.jobs:jobs", "Enqueue, list, show, cancel and retry jobs."),
     "keys": ("batuta.cli.keys:keys", "Make, list and rotate payload encryption keys."),

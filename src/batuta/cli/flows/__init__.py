@@ -1,0 +1,1 @@
+"""`batuta flows`: flows in files and in the database."""

@@ -1,0 +1,82 @@
+"""Flows in files: checked, tested, pushed, published and exported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batuta.flows.files import FlowCase, flow_cases
+from tests.cli.conftest import Cli
+from tests.flows.http import SPRINT
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "flows"
+
+
+@pytest.mark.parametrize("case", flow_cases(EXAMPLES), ids=str)
+async def test_an_example_does_what_its_tests_say(case: FlowCase) -> None:
+    await case.check()
+
+
+def written(folder: Path, name: str, document: Any) -> str:
+    file = folder / name
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+def test_every_fault_of_every_file_is_told(cli: Cli, tmp_path: Path) -> None:
+    written(tmp_path, "good.json", SPRINT)
+    bad = written(tmp_path, "bad.json", SPRINT | {"steps": [{"key": "a", "type": "nope"}], "more": 1})
+    result = cli("flows", "validate", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"{bad}: steps[0].type: unknown step type 'nope'" in result.stdout
+    assert f"{bad}: more: unknown field" in result.stdout
+    assert "2 files, 1 with faults" in result.stdout
+    assert cli("flows", "validate", str(tmp_path / "none.json")).exit_code == 2
+
+
+def test_a_test_that_fails_says_how(cli: Cli, tmp_path: Path) -> None:
+    written(tmp_path, "sprint.json", SPRINT)
+    wrong = {"name": "wrong", "payload": {"amount": 5}, "expect": {"path": ["check_overdue"], "status": "FAILED"}}
+    written(tmp_path, "sprint.test.json", {"flow": "sprint.json", "tests": [wrong]})
+    result = cli("flows", "test", str(tmp_path))
+    assert result.exit_code == 1
+    assert "status is COMPLETED, not FAILED" in result.stdout
+    assert "path is check_overdue > done, not check_overdue" in result.stdout
+    written(tmp_path, "sprint.test.json", {"flow": "sprint.json", "tests": [{"nome": "wrong"}]})
+    assert cli("flows", "test", str(tmp_path)).exit_code == 2
+
+
+def test_files_become_drafts_and_versions_and_come_back_as_they_were(cli: Cli, tmp_path: Path) -> None:
+    file = written(tmp_path, "sprint.json", SPRINT)
+    assert cli("migrate").exit_code == 0
+
+    def pushed(*words: str) -> Any:
+        result = cli("flows", "push", file, *words, "--json")
+        assert result.exit_code == 0, result.stderr
+        [found] = json.loads(result.stdout)["flows"]
+        return found["version"], found["done"]
+
+    assert pushed() == (1, "created")
+    assert pushed() == (1, "unchanged")
+    written(tmp_path, "sprint.json", SPRINT | {"description": "second"})
+    assert pushed() == (1, "changed")
+    assert pushed("--publish") == (1, "unchanged, published")
+    assert pushed("--publish") == (1, "unchanged")
+    written(tmp_path, "sprint.json", SPRINT | {"description": "third"})
+    assert pushed() == (2, "created")
+    assert cli("flows", "publish", SPRINT["name"]).exit_code == 0
+    assert cli("flows", "publish", SPRINT["name"]).exit_code == 1
+    assert "v2  invoice_overdue  active" in cli("flows", "list").stdout
+    assert cli("flows", "export", str(tmp_path / "out")).exit_code == 0
+    [exported] = (tmp_path / "out").iterdir()
+    assert json.loads(exported.read_text()) == SPRINT | {"description": "third"}
+
+
+def test_nothing_is_pushed_when_one_file_is_wrong(cli: Cli, tmp_path: Path) -> None:
+    assert cli("migrate").exit_code == 0
+    written(tmp_path, "a.json", SPRINT)
+    written(tmp_path, "b.json", {"name": "b", "steps": []})
+    assert cli("flows", "push", str(tmp_path)).exit_code == 2
+    assert "there are no flows" in cli("flows", "list").stdout
+    assert cli("flows", "publish", "nope").exit_code == 3
