@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from batuta.authoring.activity.attempt import CompleteLater, activity_info
+from batuta.authoring.activity.publishing import publish as bus_publish
 from batuta.authoring.definitions import activity
 from batuta.errors import AddressRefused, BatutaError, InvalidInput, RetryLater
 from batuta.flows.ai import AiEndpoint, answer_of
@@ -58,7 +59,7 @@ class Actions:
         ai: AiEndpoint | None = None,
         publish: Publish | None = None,
     ) -> None:
-        self._publish = publish
+        self._publish: Publish = publish or bus_publish
         self._policy, self._limits = policy, limits
         self._client: SafeHttpClient | None = None
         self._secrets = secrets or Secrets()
@@ -114,11 +115,8 @@ class Actions:
         return ActionResult(output, _reference(found))
 
     async def _send_message(self, request: ActionRequest, body: Any, step_run_id: str) -> ActionResult:
-        if self._publish is None:
-            raise InvalidInput(f"publish to {request.topic!r}: this worker has no bus: give Flows(publish=...) one")
-        await self._publish(
-            request.topic, body, key=request.message_key, id=step_run_id, type=request.message_type or "flow.message"
-        )
+        kind = request.message_type or "flow.message"
+        await self._publish(request.topic, body, key=request.message_key, id=step_run_id, type=kind)
         return ActionResult({"topic": request.topic, "id": step_run_id}, step_run_id)
 
     @activity(name="flow.ai_task")

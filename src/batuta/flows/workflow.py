@@ -266,7 +266,7 @@ class Flows:
 
     `activities`: for `python` steps. `gates`: by the names that steps give. `policy` says which addresses actions may
     call; private ones are refused otherwise. `ai`: where models are asked; without it `ai_task` uses its fallback.
-    `workflows_of`: finds published flows for `sub_flow`. `publish`: the bus, such as `batuta.bus.publish`.
+    `workflows_of`: finds published flows for `sub_flow`. `publish`: in the place of the bus.
     """
 
     def __init__(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType, json, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from batuta.errors import InvalidInput
 from batuta.flows.calls.catalog import WorkflowPage
-from batuta.flows.document import FORMAT, FlowDocument
+from batuta.flows.document import FORMAT
 from batuta.flows.faults import Fault, InvalidFlow
 from batuta.flows.models import Workflow
 from batuta.flows.rehearsal import Double, Rehearsal, rehearse
+from batuta.flows.schema import json_schema
 from batuta.flows.validation import check_document, read_json
 from batuta.server.http.call import Answer, Call, Refused
 from batuta.server.http.routing import Repeat, Route, Scope
@@ -170,7 +171,7 @@ async def dry_run(call: Call) -> Rehearsal:
 
 
 async def show_schema(_: Call) -> FlowSchema:
-    return FlowSchema(FORMAT, json.schema(FlowDocument))
+    return FlowSchema(FORMAT, json_schema())
 
 
 _ALL, _ONE = "/api/workflows", "/api/workflows/{id}"
