@@ -29,7 +29,7 @@ def act(**config: Any) -> Doc:
 
 
 async def test_a_webhook_has_the_id_of_its_step_as_key_and_the_payload_as_body() -> None:
-    """# covers E-07"""
+    # covers E-07
     async with serving() as server:
         found = await ran(act(url=server.url), {"amount": 5}, local())
     sent = server.received[0]
@@ -39,7 +39,7 @@ async def test_a_webhook_has_the_id_of_its_step_as_key_and_the_payload_as_body()
 
 
 async def test_a_webhook_is_sent_three_times_with_the_same_key_and_then_the_run_fails() -> None:
-    """# covers E-08"""
+    # covers E-08
     async with serving() as server:
         server.answers = [Answer(500, "down")] * 3
         found = await ran(act(url=server.url), {}, local())
@@ -51,6 +51,21 @@ async def test_a_webhook_is_sent_three_times_with_the_same_key_and_then_the_run_
     assert levels == ["warn", "warn", "error", "error"]
     assert found.logs[-4].message == f'Step "act" failed (attempt 1/3), will retry: {words}'
     assert found.steps[0].provider_ref == f"intent-{found.steps[0].id}-attempt-3"
+
+
+async def test_a_failed_run_goes_on_from_its_failed_step() -> None:
+    async with serving() as server, Environment(**local().parts()) as env:
+        server.answers = [Answer(500, "down")] * 3
+        first = step("first", "set", values={"n": 1})
+        handle = await env.start(flow, start([first, *act(url=server.url)]), id="run")
+        failed = await ended(handle)
+        await handle.retry()
+        again = await ended(await env.client.get("run"))
+    assert failed.run.status == "FAILED"
+    assert again.run.status == "COMPLETED"
+    assert [one.step_key for one in again.steps] == ["first", "act", "done"]
+    assert len({one.headers["x-idempotency-key"] for one in server.received}) == 1
+    assert again.steps[1].id == failed.steps[1].id == server.received[-1].headers["x-idempotency-key"]
 
 
 async def test_a_webhook_that_works_in_the_end_completes() -> None:

@@ -37,7 +37,7 @@ async def asked(server: Server, **config: Any) -> Any:
 
 
 async def test_without_an_endpoint_the_input_passes_through() -> None:
-    """# covers E-09"""
+    # covers E-09
     found = await ran(ask(), PAYLOAD)
     assert outputs(found)["ai"] == {"fallbackUsed": True, "fallback": "use_default_template", "data": PAYLOAD}
 

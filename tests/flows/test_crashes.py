@@ -35,7 +35,7 @@ async def test_every_turn_can_be_replayed() -> None:
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_the_end_is_the_same_wherever_the_worker_dies(store: str) -> None:
-    """# covers E-11"""
+    # covers E-11
     worlds: list[World] = []
 
     def begin() -> list[object]:

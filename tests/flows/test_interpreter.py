@@ -17,7 +17,7 @@ from tests.flows.kit import DONE, OVERDUE, WHEN, Doc, ended, failure_of, keys, o
 
 @in_virtual_time
 async def test_a_condition_that_holds_goes_on_with_the_next_step() -> None:
-    """# covers E-06"""
+    # covers E-06
     found = await ran(OVERDUE, {"amount": 2500})
     assert keys(found) == ["check_overdue", "notify", "done"]
     assert found.run.status == "COMPLETED"
@@ -59,7 +59,7 @@ async def test_a_step_whose_if_does_not_hold_is_skipped() -> None:
 
 @in_virtual_time
 async def test_values_are_put_into_the_context_and_read_by_later_steps() -> None:
-    """# covers E-12"""
+    # covers E-12
     steps = [
         step("name", "set", values={"who": "{{ upper(event.payload.name) }}", "n": 1}),
         step("act", "action", output={"kind": "{{ steps.act.output.actionType }}"}, actionType="mail"),
@@ -377,7 +377,7 @@ async def test_steps_that_were_never_checked_fail_the_run_with_a_reason() -> Non
 
 
 def test_a_run_is_found_again_by_its_workflow_and_event() -> None:
-    """# covers E-04"""
+    # covers E-04
     assert run_id_of("w", "e") == run_id_of("w", "e")
     assert len({run_id_of("w", "e"), run_id_of("w", "f"), run_id_of("x", "e"), run_id_of("w", "e", replay="1")}) == 4
     assert WHEN.tzinfo is UTC

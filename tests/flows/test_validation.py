@@ -22,7 +22,7 @@ def faults(steps: Any) -> dict[str, str]:
 
 
 def test_the_plain_form_of_the_document_is_accepted_as_it_stands() -> None:
-    """# covers E-05"""
+    # covers E-05
     plain = """[
         {"key": "check_overdue", "type": "condition", "config": {
             "rule": {"field": "amount", "operator": "greater_than", "value": 100}, "onFalse": "done"}},

@@ -20,7 +20,7 @@ from tests.flows.kit import DONE, OVERDUE, ended, keys, ran, seen, start, step
 
 @in_virtual_time
 async def test_the_log_of_the_example_is_that_of_the_document() -> None:
-    """# covers E-14"""
+    # covers E-14
     found = await ran(OVERDUE, {"amount": 2500})
     assert [one.message for one in found.logs] == [
         'Run created for workflow "Sprint 1 Test" v1',
@@ -189,7 +189,7 @@ def test_each_state_has_a_status(state: RunState, status: str) -> None:
 
 
 def test_dispatch_fails_only_while_no_worker_can_take_it() -> None:
-    """# covers E-10"""
+    # covers E-10
     assert run_view(described(RunState.PENDING)).dispatch_status == "DISPATCHED"
     later = datetime(2026, 1, 2, tzinfo=UTC)
     assert run_view(described(RunState.PENDING, wake_at=later)).dispatch_status == "PENDING"

@@ -249,7 +249,7 @@ class ApprovalConfig(Config, kw_only=True):
     data: Annotated[Any, Meta(description="What the person is shown, a template.", extra=TEMPLATE)] = None
     notify: Annotated[Notify | None, Meta(description="A webhook that tells somebody.")] = None
     on_rejected: Annotated[str, Meta(description="The step that follows when rejected; empty: the run fails.")] = ""
-    on_timeout: Annotated[str, Meta(description="The step that follows when nobody decided; empty: it fails.")] = ""
+    on_timeout: Annotated[str, Meta(description="The step that follows when no decision came; empty: it fails.")] = ""
 
 
 class ApprovalStep(WaitBase, kw_only=True, tag="approval"):

@@ -67,11 +67,12 @@ def _head() -> list[str]:
     return [
         "# Steps and expressions of flows",
         "",
-        "This page is made from the format itself: a test keeps it in step. The same format as JSON Schema, for editors:",
+        "This page is made from the format itself: a test keeps it in step. The format as JSON Schema, for editors:",
         f"[flow-{FORMAT}.schema.json](flow-{FORMAT}.schema.json), or `GET /api/workflows/schema`.",
         "",
-        "A flow is a list of steps. Each has a `key`, a `type` and a `config`. Steps follow each other in the order of the",
-        "list, unless a step names another one. A *template* is a JSON value whose texts may hold `{{ expressions }}`.",
+        "A flow is a list of steps. Each has a `key`, a `type` and a `config`. Steps follow each other in the order of",
+        "the list, unless a step names another one. A *template* is a JSON value whose texts may hold",
+        "`{{ expressions }}`.",
         "",
     ]
 
