@@ -104,6 +104,7 @@ ELSEWHERE: Final = {
     "W2-around": "bench.around:around",
     "W2-codec": "bench.codec:codec",
     "W2-served": "bench.served:served",
+    "bridge": "bench.bridge:bridge",
     "idempotent": "bench.idempotent:idempotent",
     "W2-gates": "bench.gates:gates",
     "W5": "bench.asleep:asleep",
