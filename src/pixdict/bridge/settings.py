@@ -34,7 +34,8 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
     """Of one attempt."""
     call_timeout: float = 20.0
     """Of a call that comes without a deadline."""
-    connections: int = 64
+    connections: int = 16
+    """To the directory, kept open. The pool looks at each of them for every request: many make it slow."""
     keep_answers: float = 24 * 3600.0
     failures: int = 5
     """In a row, that open the breaker `bacen`."""
