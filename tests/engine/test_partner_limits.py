@@ -132,7 +132,7 @@ async def test_a_call_may_weigh_more_than_one() -> None:
             await (await env.start(run, 11)).result(5)
 
 
-async def test_a_heavy_call_gets_in_while_light_ones_take_each_unit_that_comes_free() -> None:  # covers C-06
+async def test_a_heavy_call_gets_in_while_light_ones_take_each_unit_that_comes_free() -> None:
     shared = partner_limit("shared", concurrency=5, weight=lambda units: units)
 
     @activity(gates=[shared])

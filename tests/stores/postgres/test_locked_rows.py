@@ -19,6 +19,7 @@ from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, signal, start_owned
+from batuta.testing.conformance.runs.namespaces import OTHER, OWN, VERBS, Scene, attempted, furnish, plan
 from batuta.verify import verify
 from tests.stores.postgres.raw import connection, until_blocked
 from tests.stores.postgres.test_timeouts import HOLD
@@ -262,3 +263,17 @@ async def test_a_bulk_terminate_waits_for_a_row_and_closes_all(store: PostgresSt
 def _run(outcome: StartOutcome) -> Run:
     assert isinstance(outcome, tuple)
     return outcome[0]
+
+
+async def test_no_verb_waits_for_rows_of_another_namespace(make_store: MakeStore, postgres_url: str) -> None:
+    theirs, store = await furnish(await make_store(OWN), plan()), await make_store(OTHER)
+    async with connection(postgres_url) as raw, raw.transaction():
+        await raw.execute("SELECT FROM batuta.runs WHERE namespace = $1 FOR UPDATE", OWN)
+        for verb in VERBS:
+            for line in VERBS[verb]:
+                mine = Scene(store, await live_worker(store), theirs.ids, dict(theirs.pens))
+                try:
+                    answer = repr(await asyncio.wait_for(attempted(line(mine)), PATIENCE / 4))
+                except TimeoutError:
+                    answer = StoreUnavailable.__name__
+                assert StoreUnavailable.__name__ not in answer, f"{verb} waits for a row of another namespace"

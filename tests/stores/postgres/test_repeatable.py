@@ -167,7 +167,7 @@ async def test_functions_are_replaced_while_a_worker_holds_rows(
     ship(monkeypatch, FIRST)
     other = PostgresStore(f"{postgres_url}?lock_timeout=1")
     async with raw.transaction():
-        await raw.fetch("SELECT batuta.lock_runs(ARRAY(SELECT run_id FROM batuta.runs))")
+        await raw.fetch("SELECT batuta.lock_runs('default', ARRAY(SELECT run_id FROM batuta.runs))")
         assert await other.migrate() == ["functions"]
     assert await pen.write(store, worker) is None
     await store.start(new_run())

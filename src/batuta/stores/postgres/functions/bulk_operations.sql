@@ -55,7 +55,7 @@ DECLARE
     moment bigint;
     them record;
 BEGIN
-    PERFORM batuta.lock_runs(wanted);
+    PERFORM batuta.lock_runs(ns, wanted);
     moment := batuta.batuta_now();
     SELECT array_agg(w.run_id ORDER BY w.n) AS run_ids, array_agg(r.id ORDER BY w.n) AS ids,
            array_agg(batuta.state_json(r.state) ORDER BY w.n) AS befores,
@@ -143,7 +143,7 @@ BEGIN
             SELECT FROM batuta.inbox i
             WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL AND i.kind = 'pause' OFFSET 0)
         ORDER BY w.n);
-    PERFORM batuta.lock_runs(wanted);
+    PERFORM batuta.lock_runs(ns, wanted);
     moment := batuta.batuta_now();
     SELECT array_agg(w.run_id ORDER BY w.n) AS run_ids, array_agg(r.id ORDER BY w.n) AS ids,
            array_agg(r.chain_id) AS chains, array_agg(batuta.state_json(r.state) ORDER BY w.n) AS befores,
@@ -193,7 +193,7 @@ DECLARE
     them record;
     got record;
 BEGIN
-    PERFORM batuta.lock_runs(wanted);
+    PERFORM batuta.lock_runs(ns, wanted);
     SELECT array_agg(w.run_id ORDER BY w.n) AS run_ids, array_agg(r.id ORDER BY w.n) AS ids,
            array_agg(batuta.state_json(r.state) ORDER BY w.n) AS states,
            array_agg('cancel:' || w.run_id ORDER BY w.n) AS message_ids, array_agg('cancel'::text) AS kinds,

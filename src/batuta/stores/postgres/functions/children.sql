@@ -67,7 +67,8 @@ BEGIN
         FROM unnest(closers, tells) AS c(run_id, tell)
         CROSS JOIN LATERAL (
             SELECT k.run_id, k.parent_policy FROM batuta.runs k
-            WHERE k.parent_run_id = c.run_id AND k.closed_at IS NULL AND k.parent_policy <> 'abandon' OFFSET 0
+            WHERE k.parent_run_id = c.run_id AND k.namespace || '' = ns AND k.closed_at IS NULL
+              AND k.parent_policy <> 'abandon' OFFSET 0
         ) k
         WHERE c.tell
     )

@@ -61,11 +61,11 @@ CREATE OR REPLACE FUNCTION batuta.close_runs(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     tells boolean[] := array_fill(true, ARRAY[cardinality(run_ids)]);
-    locked uuid[] := batuta.lock_runs(run_ids || batuta.find_kin(run_ids, tells));
+    locked uuid[] := batuta.lock_runs(ns, run_ids || batuta.find_kin(run_ids, tells));
     moment bigint := batuta.batuta_now();
 BEGIN
     IF heads IS NULL THEN
-        locked := locked || batuta.lock_runs(batuta.find_kin(run_ids, tells));  -- children that were begun meanwhile
+        locked := locked || batuta.lock_runs(ns, batuta.find_kin(run_ids, tells));  -- children that were begun meanwhile
         SELECT array_agg(r.head ORDER BY c.n), array_agg(j.at ORDER BY c.n),
                array_agg(batuta.crc32(convert_to(c.body, 'UTF8'), j.crc # j.at # (least(r.head, 2147483646) + 1)) ORDER BY c.n)
         INTO heads, ats, crcs

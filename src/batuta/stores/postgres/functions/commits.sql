@@ -66,14 +66,15 @@ CREATE OR REPLACE FUNCTION batuta.commit_changes(
 BEGIN
     -- Materialised: the tests must not slip below the lock.
     WITH locked AS MATERIALIZED (
-        SELECT c.run_id, r.namespace, r.closed_at,
+        SELECT c.run_id, r.closed_at,
                r.epoch = c.epoch AND r.head = c.head AND r.owner IS NOT DISTINCT FROM worker AS mine
         FROM unnest(run_ids, epochs, heads) AS c(run_id, epoch, head)
         CROSS JOIN LATERAL (
-            SELECT * FROM batuta.runs r WHERE r.run_id = c.run_id FOR NO KEY UPDATE
+            SELECT * FROM batuta.runs r
+            WHERE r.run_id = c.run_id AND r.namespace || '' = ns FOR NO KEY UPDATE
         ) r
     )
-    SELECT array_agg(l.run_id) INTO won FROM locked l WHERE l.mine AND l.namespace = ns AND l.closed_at IS NULL;
+    SELECT array_agg(l.run_id) INTO won FROM locked l WHERE l.mine AND l.closed_at IS NULL;
 
     IF states && ARRAY['completed', 'failed', 'cancelled', 'continued'] THEN
         won := batuta.except_for(won, batuta.find_unread(won, run_ids, states, message_runs, message_ids));

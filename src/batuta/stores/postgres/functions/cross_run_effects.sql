@@ -220,7 +220,7 @@ DECLARE
     got record;
 BEGIN
     locked := batuta.lock_runs(
-        run_ids || parents || targets || batuta.find_kin(closers, tells) || batuta.current_runs(ns, ARRAY(
+        ns, run_ids || parents || targets || batuta.find_kin(closers, tells) || batuta.current_runs(ns, ARRAY(
             SELECT n.id FROM unnest(ids, renewals) AS n(id, renewal) WHERE n.renewal IS NOT NULL)));
 
     -- Changes whose fence holds: of existing runs, starts that were written before, and new ones.

@@ -186,7 +186,7 @@ DECLARE
     befores text[] := '{}';
     afters text[] := '{}';
 BEGIN
-    locked := batuta.lock_runs(ARRAY(
+    locked := batuta.lock_runs(ns, ARRAY(
         SELECT (a.f ->> 'source')::uuid
         FROM json_array_elements(asked::json) e(family) CROSS JOIN LATERAL json_array_elements(e.family) a(f)
         UNION ALL

@@ -49,13 +49,15 @@ CREATE OR REPLACE FUNCTION batuta.except_for(many uuid[], few uuid[]) RETURNS uu
         ELSE many END
 $$;
 
-CREATE OR REPLACE FUNCTION batuta.lock_runs(wanted uuid[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
+-- Of this namespace alone: nobody waits for, or holds up, runs of others.
+CREATE OR REPLACE FUNCTION batuta.lock_runs(ns text, wanted uuid[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
         SELECT r.run_id
         FROM (SELECT DISTINCT a.run_id FROM unnest(wanted) AS a(run_id) ORDER BY a.run_id) w
         CROSS JOIN LATERAL (
-            SELECT r.run_id FROM batuta.runs r WHERE r.run_id = w.run_id FOR NO KEY UPDATE
+            SELECT r.run_id FROM batuta.runs r
+            WHERE r.run_id = w.run_id AND r.namespace || '' = ns FOR NO KEY UPDATE
         ) r);
 END
 $$;

@@ -247,7 +247,7 @@ BEGIN
         SELECT DISTINCT hashtextextended(ns, 7041) & x'7fffffffffff0000'::bigint | hashtext(d.key) & 63 AS bucket
         FROM unnest(debounces) AS d(key) WHERE d.key IS NOT NULL ORDER BY 1
     ) b;
-    PERFORM batuta.lock_runs(ARRAY(
+    PERFORM batuta.lock_runs(ns, ARRAY(
         SELECT h.run_id FROM unnest(debounces) AS d(key) CROSS JOIN LATERAL (
             SELECT r.run_id FROM batuta.runs r WHERE r.debounce = d.key AND r.namespace || '' = ns LIMIT 1) h));
     FOR asked, started, started_at, ends_at, due_at IN
