@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
@@ -410,7 +410,10 @@ class Concurrency(Struct, kw_only=True, forbid_unknown_fields=True):
 
     key: Annotated[str, Meta(min_length=1, description="A template over the event.", extra=TEMPLATE)]
     limit: Annotated[int, Meta(ge=1, le=10_000, description="How many.")] = 1
-    overlap: Annotated[str, Meta(description="What becomes of one more, in the words of `Overlap`.")] = "queue"
+    overlap: Annotated[
+        Literal["queue", "buffer", "skip", "allow", "cancel"],
+        Meta(description="What becomes of one more, in the words of `Overlap`; `queue` is another word for buffer."),
+    ] = "queue"
 
 
 class Debounce(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -125,6 +125,8 @@ class Catalog:
             kind = f"{WAITS}{normalised_type(event)}"
             await self._backend.documents.put_documents(kind, {f"={field}": "null"}, _FOR_EVER)
         row.published_at, row.is_active = await self._backend.now(), activate
+        if activate:
+            await self._change_activity(row)
         await self._write(row, Verb.PUBLISH_FLOW, reason)
         return await self.get(row.workflow_id)
 
@@ -140,8 +142,13 @@ class Catalog:
             raise FlowConflict(f"flow {row.target} is a draft: publish it first")
         if row.is_active != active:
             row.is_active = active
+            await self._change_activity(row)
             await self._write(row, Verb.ACTIVATE_FLOW if active else Verb.DEACTIVATE_FLOW, reason)
         return await self.get(row.workflow_id)
+
+    async def _change_activity(self, row: FlowRow) -> None:
+        """What goes with a flow that becomes active, or is active no longer: its schedule, the limit of its queue. Done
+        first, and again when the write failed: a schedule without an active flow starts nothing."""
 
     async def _write(self, row: FlowRow, verb: Verb, reason: str) -> None:
         act = self._backend.act(verb, check_reason(reason), after={"id": str(row.workflow_id)})

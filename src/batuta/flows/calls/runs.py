@@ -34,7 +34,7 @@ from batuta.flows.models import (
 from batuta.flows.views import FlowRun as RunView
 from batuta.flows.views import run_view
 from batuta.ids import RunId
-from batuta.journal.flows.records import EventRow, FlowRunFilter, FlowStart, NewEvent
+from batuta.journal.flows.records import EventRow, FlowRow, FlowRunFilter, FlowStart, NewEvent
 from batuta.journal.states import RunState
 
 APPROVAL: Final = "flow.approval"
@@ -94,10 +94,17 @@ class FlowRuns:
     # -- starting
 
     async def start(
-        self, workflow_id: object, event_id: object = None, *, payload: Mapping[str, Any] | None = None
+        self,
+        workflow_id: object,
+        event_id: object = None,
+        *,
+        payload: Mapping[str, Any] | None = None,
+        source: str = "internal",
+        external_id: str | None = None,
     ) -> Started:
         """Run a published flow for an event, once; without an event, for a new one with this payload, which starts
-        nothing else. Raises UnknownFlow, UnknownEvent, FlowConflict (it is a draft)."""
+        nothing else; with an `external_id`, once for each of its source. Raises UnknownFlow, UnknownEvent,
+        FlowConflict (it is a draft)."""
         if event_id is not None and payload is not None:
             raise InvalidInput("give event_id or payload: an event has its own payload")
         row = await self._catalog.row(workflow_id)
@@ -105,20 +112,22 @@ class FlowRuns:
             raise FlowConflict(f"flow {row.target} is a draft: publish it, then run it")
         trigger = trigger_of(row)
         if event_id is None:
-            return await self._start_new(trigger, payload)
+            return await self._start_new(trigger, self._events.made(_type_of(row), payload, source, external_id))
         event = await self._events.row(event_id)
         asked = trigger.asks(self._events.view(event), by_hand=True)
         start = FlowStart(row.workflow_id, self._backend.new_run(asked.request))
         link, is_new = await self._backend.store.start_flow_run(event.event_id, start)
         return Started((await self.of_chain(link.chain_id)).run, is_new)
 
-    async def _start_new(self, trigger: Trigger, payload: Mapping[str, Any] | None) -> Started:
-        kind = trigger.row.trigger_type or "run_requested"
-        event: EventRow = self._events.made(kind, payload, "internal")
+    async def _start_new(self, trigger: Trigger, event: EventRow) -> Started:
         asked = trigger.asks(self._events.view(event), by_hand=True)
         start = FlowStart(trigger.row.workflow_id, self._backend.new_run(asked.request))
-        await self._backend.accept(NewEvent(event=event, starts=[start]), [asked.request])
-        return Started((await self.of_chain(start.run.run_id)).run, True)
+        accepted = await self._backend.accept(NewEvent(event=event, starts=[start]), [asked.request])
+        if accepted.is_new:
+            return Started((await self.of_chain(start.run.run_id)).run, True)
+        where = FlowRunFilter(workflow_id=trigger.row.workflow_id, event_ids=(accepted.event.event_id,))
+        [link] = await self._backend.store.flow_runs(where, limit=1)
+        return Started((await self.of_chain(link.chain_id)).run, False)
 
     # -- looking
 
@@ -269,6 +278,10 @@ class FlowRuns:
         handle = await self.handle(run_id)
         decision = Decision(step=step, approved=approved, by=by, comment=comment, data=data)
         return bool(await handle.update(DECIDE, decision))
+
+
+def _type_of(row: FlowRow) -> str:
+    return row.trigger_type or "run_requested"
 
 
 def _approval(run: Run, tags: Mapping[str, str], step: StepRun) -> Approval:
