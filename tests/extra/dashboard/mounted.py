@@ -6,10 +6,11 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from msgspec import Struct
 from starlette.applications import Starlette
 
 from batuta import Batuta, connect
-from batuta.server import Page, Table, dashboard
+from batuta.server import Action, Gauge, Gauges, Page, Table, dashboard
 
 client = connect(os.environ["BATUTA_DATABASE_URL"], migrate=True)
 
@@ -24,6 +25,26 @@ async def partners(found: Batuta) -> list[Table]:
     ]
 
 
+level = [40.0, 20.0]
+"""What the float had before, and has."""
+
+
+class TopUp(Struct):
+    cents: int = 10
+
+
+async def money(_: Batuta) -> list[Gauges]:
+    gauge = Gauge(
+        name="<b>Float", value=level[-1], most=100, tone="retry", label="LOW", note="dry soon", history=[*level]
+    )
+    return [Gauges(title="Accounts", gauges=[gauge], note="as of now")]
+
+
+async def top_up(_: Batuta, given: TopUp) -> str:
+    level.append(level[-1] + given.cents)
+    return f"{given.cents} cents are there."
+
+
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[None]:
     async with client:
@@ -31,4 +52,8 @@ async def lifespan(_: Starlette) -> AsyncIterator[None]:
 
 
 app = Starlette(lifespan=lifespan)
-app.mount("/tools/batuta", dashboard(client, pages=[Page("Suppliers", "/suppliers", partners)]))
+pages = [
+    Page("Suppliers", "/suppliers", partners),
+    Page("Money", "/money", money, actions=[Action(title="Top up", form=TopUp, act=top_up, about="By hand.")]),
+]
+app.mount("/tools/batuta", dashboard(client, pages=pages))

@@ -261,6 +261,25 @@ def test_a_page_of_an_application_is_drawn_by_the_dashboard_that_is_mounted_in_i
         page.close()
 
 
+def test_a_page_of_an_application_shows_gauges_and_its_actions_are_forms(
+    tmp_path: Path, open_page: OpenPage, expect: Any
+) -> None:
+    with Site(tmp_path) as site:
+        site.serve_mounted("tests.extra.dashboard.mounted:app", "/tools/batuta")
+        page = open_page(site, "/money")
+        gauge = page.locator(".gauge")
+        expect(gauge).to_contain_text("<b>Float")
+        expect(gauge).to_contain_text("20 of 100")
+        expect(gauge.get_by_role("meter")).to_have_attribute("aria-valuenow", "20")
+        expect(gauge).to_contain_text("LOW")
+        page.get_by_role("button", name="Top up").click()
+        page.locator("dialog input[name=cents]").fill("35")
+        page.locator("dialog").get_by_role("button", name="Top up").click()
+        expect(page.get_by_text("35 cents are there.")).to_be_visible()
+        expect(gauge).to_contain_text("55 of 100")
+        page.close()
+
+
 def test_signing_in_and_out(tmp_path: Path, open_page: OpenPage, expect: Any) -> None:
     with Site(tmp_path) as site:
         key = re.search(r"batuta_live_\S+", site.run("api-keys", "create", "ada", "--scope", "operator"))

@@ -48,6 +48,11 @@ def test_policies_that_run_dry_come_first_with_a_forecast():
     assert shown.note == "category A, checked 60 s ago"
 
 
+def test_a_full_bucket_and_a_small_dip_have_no_forecast():
+    states = merged(readings("FULL", 1000, 700, 1000), readings("DIP", 1000, 1000, 999))
+    assert {one.note for one in gauges_of(states, NOON).gauges} == {"1,200 every 60 s"}
+
+
 def test_a_policy_that_the_directory_names_no_more_is_left_out():
     states = merged(readings("OLD", 5, end=NOON - timedelta(hours=1)), readings("NEW", 5))
     assert [one.name for one in gauges_of(states, NOON).gauges] == ["NEW"]

@@ -18,6 +18,8 @@ POINTS = 60
 """Values of a history that are drawn."""
 FORECAST = 6
 """The last readings that a forecast is made from: half an hour."""
+HORIZON = 6 * 3600.0
+"""Seconds: what is further away is not told."""
 
 _TONES = {OK: "done", WARNING: "retry", CRITICAL: "fail"}
 _ORDER = {CRITICAL: 0, WARNING: 1, OK: 3}
@@ -51,9 +53,13 @@ def gauges_of(states: Sequence[PolicyState], now: datetime) -> Gauges:
 
 
 def _gauge(state: PolicyState, rows: Sequence[PolicyState]) -> Gauge:
-    dry = seconds_to_empty([(row.checked_at, row.available_tokens) for row in rows[-FORECAST:]])
+    dry = None
+    if state.available_tokens < state.capacity_max:
+        dry = seconds_to_empty([(row.checked_at, row.available_tokens) for row in rows[-FORECAST:]])
     refill = f"{state.refill_tokens:,} every {spoken(state.refill_period_sec)}"
-    forecast = "" if dry is None else "is dry" if dry == 0 else f"runs dry in {spoken(dry)} at this rate"
+    forecast = (
+        "" if dry is None or dry > HORIZON else "is dry" if dry == 0 else f"runs dry in {spoken(dry)} at this rate"
+    )
     return Gauge(
         name=state.policy_name,
         value=state.available_tokens,
