@@ -56,7 +56,7 @@ class RedisOptions(Struct, frozen=True, kw_only=True):
     """Further tries of an operation whose connection failed."""
     dial_timeout: float = 5.0
     read_timeout: float = 3.0
-    """For a reply, and for sending a command."""
+    """For an operation: sending it, the reply, and what has to be done first or again."""
     pool_timeout: float = 4.0
     """How long an operation waits for a free connection."""
     ca_file: str | None = None
@@ -102,8 +102,11 @@ class RedisCache:
         return found
 
     async def _open_idle(self) -> None:
-        pings = (self._client.ping() for _ in range(self._options.min_idle))
-        answers = await asyncio.gather(*pings, return_exceptions=True)
+        async def ping() -> None:
+            async with asyncio.timeout(self._options.dial_timeout + self._options.read_timeout):
+                await self._client.ping()
+
+        answers = await asyncio.gather(*(ping() for _ in range(self._options.min_idle)), return_exceptions=True)
         if (failed := next((one for one in answers if isinstance(one, Exception)), None)) is not None:
             log.warning("%r is not reachable, the cache is empty until it is: %r", self, failed)
 
@@ -148,10 +151,12 @@ class RedisCache:
     # -- the server itself
 
     async def info(self) -> CacheInfo:
-        nodes = [await one for one in self._of_nodes("info")]
+        async with asyncio.timeout(self._options.read_timeout):
+            nodes = [await one for one in self._of_nodes("info")]
+            keys = sum([await one for one in self._of_nodes("dbsize")])
         return CacheInfo(
             kind="redis",
-            keys=sum([await one for one in self._of_nodes("dbsize")]),
+            keys=keys,
             memory_used=sum(int(node["used_memory"]) for node in nodes),
             memory_max=sum(int(node.get("maxmemory", 0)) for node in nodes),
             evicted=sum(int(node["evicted_keys"]) for node in nodes),
@@ -167,7 +172,8 @@ class RedisCache:
 
     async def without_lifetime(self, limit: int) -> list[str]:
         found: list[str] = []
-        async for key in self._client.scan_iter(count=500):
+        scan = self._client.scan_iter(count=500)
+        while (key := await self._do(anext, scan, None)) is not None:
             if await self._do(self._client.pttl, key) == -1:
                 found.append(key.decode(errors="replace"))
                 if len(found) >= limit:
@@ -200,7 +206,8 @@ class RedisCache:
         else:
             await self._places.acquire()
         try:
-            return await command(*args, **options)
+            async with asyncio.timeout(self._options.read_timeout):
+                return await command(*args, **options)
         finally:
             self._places.release()
 
@@ -266,7 +273,7 @@ def _client(address: SplitResult, options: RedisOptions, password: str | None) -
         "username": unquote(address.username) if address.username else None,
         "password": password,
         "socket_connect_timeout": options.dial_timeout,
-        "socket_timeout": options.read_timeout,
+        "socket_timeout": None,  # `_do` bounds an operation: a timer for each part of it costs as much as the rest
         "max_connections": options.pool_size,
         "retry": Retry(ExponentialWithJitterBackoff(base=0.008, cap=0.5), options.retries),
         "protocol": 3,

@@ -57,9 +57,15 @@ class ValkeyServer:
         self._directory = Path(tempfile.mkdtemp(prefix="batuta-valkey-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
-        self.port = next(iter(free_ports())) if port is None else port
         atexit.register(self.close)
-        self.start()
+        for self.port in free_ports() if port is None else [port]:
+            try:
+                self.start()
+                return
+            except ServerUnavailable as error:  # of a cluster, the port of its bus may be taken: 10,000 further on
+                if "Address already in use" not in str(error) or port is not None:
+                    raise
+        raise ServerUnavailable("no free port for Valkey")
 
     def __enter__(self) -> Self:
         return self
