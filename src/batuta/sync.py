@@ -528,7 +528,7 @@ class Bus(_Part):
 
     status = blocking(BusClient.status)
     messages = blocking(BusClient.messages)
-    drop = blocking(BusClient.drop)
+    delete = blocking(BusClient.delete)
     prune = blocking(BusClient.prune)
 
     def _ask(self, work: Callable[[BusClient], Coroutine[Any, Any, T]]) -> T:

@@ -113,4 +113,4 @@ def test_a_blocking_client_publishes_and_looks(url: str) -> None:
         [message] = client.bus.messages("orders").messages
         assert (message.id, message.type, client.bus.status().topics[0].messages) == ("17", "orders", 1)
         assert client.bus.prune(0) == 0
-        assert client.bus.drop("nobody") is False
+        assert client.bus.delete("nobody") is False

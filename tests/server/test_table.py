@@ -30,6 +30,8 @@ ADMIN = {
     ("POST", "/api/v1/api-keys"),
     ("POST", "/api/v1/api-keys/{id}/rotate"),
     ("DELETE", "/api/v1/api-keys/{id}"),
+    ("DELETE", "/api/v1/bus/subscriptions/{id}"),
+    ("POST", "/api/v1/bus/prune"),
     ("POST", "/api/v1/webhooks"),
     ("PATCH", "/api/v1/webhooks/{id}"),
     ("DELETE", "/api/v1/webhooks/{id}"),

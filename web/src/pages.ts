@@ -46,6 +46,7 @@ export const PAGES: readonly PageRow[] = [
   { path: "/workers", title: "Workers", section: "Work", icon: "workers", key: "w", load: () => import("./pages/Workers") },
   { path: "/partners", title: "Partners", section: "Connections", icon: "partners", key: "p", load: () => import("./pages/Partners") },
   { path: "/webhooks", title: "Webhooks", section: "Connections", icon: "webhooks", key: "h", load: () => import("./pages/Webhooks") },
+  { path: "/bus", title: "Bus", section: "Connections", icon: "bus", key: "b", load: () => import("./pages/Bus") },
   { path: "/cache", title: "Cache", section: "Connections", icon: "cache", key: "m", load: () => import("./pages/Cache") },
   { path: "/quotas", title: "Quotas", section: "Rules", icon: "quotas", key: "u", load: () => import("./pages/Quotas") },
   { path: "/retention", title: "Retention", section: "Rules", icon: "retention", key: "n", load: () => import("./pages/Retention") },

@@ -75,5 +75,5 @@ async def put_subscription(backend: Backend, one: Subscription, via: str) -> Non
         raise InvalidInput(
             f"subscription {one.name!r} is of topic {there.topic!r}"
             f"{f' of {there.via}' if there.via else ''}, not of {one.topic!r}{f' of {via}' if via else ''}: give this "
-            f"one another name=, or drop the other with `batuta bus drop {one.name}`"
+            f"one another name=, or delete the other with `batuta bus delete {one.name}`"
         )

@@ -24,6 +24,7 @@ COMMANDS = {
     "api-keys": ("batuta.cli.api_keys:api_keys", "Create, list, rotate and revoke keys of the server."),
     "audit": ("batuta.cli.audit:audit", "List and verify the audit log of operator actions."),
     "backup": ("batuta.cli.backup:backup", "Copy a SQLite database while workers write to it."),
+    "bus": ("batuta.cli.bus.command:bus", "Topics, subscriptions and messages of the bus: list, publish, delete."),
     "cache": ("batuta.cli.cache:cache", "Look at a cache in Redis or Valkey, and clean it."),
     "check": ("batuta.cli.check:check", "Check workflow code: rules, shapes, and journals of a database."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),

@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 from batuta.clock import SECOND
 from batuta.durations import Duration, fields_in_seconds, human_duration
 from batuta.errors import InvalidInput
+from batuta.journal.bus.messages import BusStatus
 from batuta.journal.states import RunState
 
 _UNITS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86_400}
@@ -222,6 +223,8 @@ class StoreGauges(Struct, kw_only=True):
     """When the schedule that has been due for longest was due, microseconds; None: none is late."""
     breakers: dict[str, str] = {}
     """State by name."""
+    bus: BusStatus | None = None
+    """Topics and subscriptions."""
 
 
 GaugeRow = tuple[str, str, str, int, int | None]

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from batuta.cache import CacheInfo
 from batuta.clock import SECOND
 from batuta.errors import StoreError
+from batuta.journal.bus.messages import BusStatus
 from batuta.journal.queues import QueueGauges, StoreGauges
 from batuta.journal.resilience.partners import BREAKER_STATES
 from batuta.journal.states import OPEN
@@ -67,7 +68,17 @@ class StoreMetrics:
         for breaker, current in gauges.breakers.items():
             for each in BREAKER_STATES:
                 self._add("batuta_breaker_state", [namespace, breaker, each], each == current)
+        if gauges.bus is not None:
+            self._fill_bus(namespace, gauges.bus, gauges.now)
         self._add("batuta_schedule_overdue_seconds", [namespace], _age(gauges.schedule_due, gauges.now))
+
+    def _fill_bus(self, namespace: str, bus: BusStatus, now: int) -> None:
+        for one in bus.subscriptions:
+            self._add("batuta_bus_waiting", [namespace, one.name], one.waiting)
+            self._add("batuta_bus_running", [namespace, one.name], one.running)
+            self._add("batuta_bus_lag_seconds", [namespace, one.name], _age(one.oldest_at, now))
+        for topic in bus.topics:
+            self._add("batuta_bus_unsent", [namespace, topic.name], topic.unsent)
 
     def _fill_queue(self, labels: list[str], queue: QueueGauges, now: int) -> None:
         for state in ("ready", "delayed", "running"):

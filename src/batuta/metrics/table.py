@@ -314,6 +314,26 @@ GAUGES = (
         labels=("namespace", "breaker", "state"),
     ),
     Gauge(
+        name="batuta_bus_waiting",
+        help="Messages of the bus that a subscription has yet to get, and that are no runs yet.",
+        labels=("namespace", "subscription"),
+    ),
+    Gauge(
+        name="batuta_bus_running",
+        help="Deliveries of a subscription that are open runs.",
+        labels=("namespace", "subscription"),
+    ),
+    Gauge(
+        name="batuta_bus_lag_seconds",
+        help="How long the oldest message that a subscription has yet to get has been published.",
+        labels=("namespace", "subscription"),
+    ),
+    Gauge(
+        name="batuta_bus_unsent",
+        help="Messages of a topic that wait in the store for the broker.",
+        labels=("namespace", "topic"),
+    ),
+    Gauge(
         name="batuta_cache_up",
         help="1 if the Redis of the application answered this scrape, else 0.",
         labels=("cache",),

@@ -24,7 +24,7 @@ from batuta.server.access import api_keys, idempotency, session
 from batuta.server.flows import events, pages, workflows
 from batuta.server.flows import runs as flow_runs
 from batuta.server.http.routing import Route
-from batuta.server.partners import cache, gates, webhooks
+from batuta.server.partners import bus, cache, gates, webhooks
 
 TABLE: tuple[Route, ...] = (
     *runs.ROUTES,
@@ -38,6 +38,7 @@ TABLE: tuple[Route, ...] = (
     *gates.ROUTES,
     *webhooks.ROUTES,
     *cache.ROUTES,
+    *bus.ROUTES,
     *audit.ROUTES,
     *operations.ROUTES,
     *api_keys.ROUTES,

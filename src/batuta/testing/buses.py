@@ -275,13 +275,13 @@ class BusConformance:
             await client.publish("orders", "x" * 3_000_000)
         assert not (await client.bus.status()).topics
 
-    async def test_a_dropped_subscription_gets_no_more(self, client: Batuta) -> None:
+    async def test_a_deleted_subscription_gets_no_more(self, client: Batuta) -> None:
         seen = Seen()
         subscription: Subscription = subscribe("orders", seen.job("gone"))
         async with client.worker(subscriptions=[subscription]):
             pass
-        assert await client.bus.drop("gone", reason="not needed")
-        assert not await client.bus.drop("gone")
+        assert await client.bus.delete("gone", reason="not needed")
+        assert not await client.bus.delete("gone")
         await client.publish("orders", 1)
         async with client.worker(subscriptions=[subscription]):
             await client.publish("orders", 2)

@@ -25,6 +25,7 @@ PAGES = (
     "/schedules",
     "/workers",
     "/webhooks",
+    "/bus",
     "/cache",
     "/quotas",
     "/retention",

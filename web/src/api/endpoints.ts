@@ -2,6 +2,7 @@
 
 import { get, type Query, segment, write } from "./http";
 import type {
+  BusPage,
   ApiKey,
   ApplicationPage,
   Attempt,
@@ -96,6 +97,8 @@ export const forceBreaker = (name: string, body: Body): Promise<unknown> => writ
 export const changeLimit = (name: string, body: Body): Promise<unknown> => write("PUT", `partners/limits/${segment(name)}`, body);
 export const actOnLimit = (name: string, verb: "reset" | "release", body: Body): Promise<unknown> => write("POST", `partners/limits/${segment(name)}/${verb}`, body);
 
+export const bus = (query: URLSearchParams, signal?: Signal): Promise<BusPage> => get("bus", query, signal);
+export const dropSubscription = (name: string, reason: string): Promise<unknown> => write("DELETE", `bus/subscriptions/${segment(name)}`, undefined, { reason });
 export const webhooks = (query: URLSearchParams, signal?: Signal): Promise<WebhooksPage> => get("webhooks", query, signal);
 export const createEndpoint = (body: Body): Promise<WebhookEndpoint & { secret: string }> => write("POST", "webhooks", body);
 export const changeEndpoint = (id: string, body: Body): Promise<unknown> => write("PATCH", `webhooks/${segment(id)}`, body);

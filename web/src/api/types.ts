@@ -498,6 +498,47 @@ export interface WebhookEndpoint {
   limit: string;
 }
 
+export interface BusTopic {
+  name: string;
+  messages: number;
+  unsent: number;
+  last_at: number | null;
+}
+
+export interface BusSubscription {
+  name: string;
+  topic: string;
+  via: string;
+  ordered: boolean;
+  waiting: number;
+  running: number;
+  oldest_at: number | null;
+  job: string;
+  dead_letters: number;
+}
+
+export interface BusMessage {
+  number: number;
+  id: string;
+  topic: string;
+  key: string;
+  type: string;
+  source: string;
+  published_at: string;
+  problem: string;
+  subscription: string;
+  via: string;
+  taken: boolean;
+}
+
+export interface BusPage {
+  topics: BusTopic[];
+  subscriptions: BusSubscription[];
+  topic: string;
+  messages: BusMessage[];
+  failed: Letter[];
+}
+
 export interface WebhooksPage {
   endpoints: WebhookEndpoint[];
   deliveries: Run[];

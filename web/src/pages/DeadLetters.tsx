@@ -23,6 +23,7 @@ const CAUSES: Record<string, string> = {
   raised: "raised",
   workflow_error: "its workflow failed",
   compensation_failed: "a compensation failed",
+  undelivered: "a message could not be delivered",
 };
 
 const FILTERS = ["name", "queue", "error", "activity", "since"] as const;

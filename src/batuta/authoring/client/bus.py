@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from msgspec import DecodeError, Raw, Struct, ValidationError, json
 
@@ -16,6 +17,7 @@ from batuta.journal.bus.messages import BusStatus, StoredMessage
 from batuta.names import check_name, check_reason
 
 _MOST = 1_000
+_FOR_EVER = 1e10
 
 
 class MessageView(Struct, kw_only=True):
@@ -28,8 +30,8 @@ class MessageView(Struct, kw_only=True):
     type: str = ""
     source: str = ""
     published_at: datetime
-    payload: Raw | None = None
-    """None: it cannot be read here."""
+    payload: Any = None
+    """None: it is null, or cannot be read here."""
     problem: str = ""
     subscription: str = ""
     """The only one that gets it; empty: all of the topic."""
@@ -40,10 +42,10 @@ class MessageView(Struct, kw_only=True):
 
 
 class MessagePage(Struct):
-    """Some messages, newest first, and where the next page begins (None: that was the last)."""
+    """Some messages, newest first, and the cursor of the next page (None: that was the last)."""
 
     messages: list[MessageView]
-    before: int | None
+    cursor: int | None
 
 
 class _Read(Struct):
@@ -63,25 +65,25 @@ class BusClient:
         """Topics, and subscriptions with what they have yet to get."""
         return await self._service.store.bus_status()
 
-    async def messages(self, topic: str, *, before: int | None = None, limit: int = 50) -> MessagePage:
-        """Messages of a topic that are kept, newest first. `before`: of the page before."""
+    async def messages(self, topic: str, *, cursor: int | None = None, limit: int = 50) -> MessagePage:
+        """Messages of a topic that are kept, newest first. `cursor`: of the page before."""
         if type(limit) is not int or not 1 <= limit <= _MOST:
             raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to {_MOST:,}")
-        found = await self._service.store.messages(check_name(topic, "topic"), before, limit + 1)
+        found = await self._service.store.messages(check_name(topic, "topic"), cursor, limit + 1)
         more = len(found) > limit
         return MessagePage([_view(one) for one in found[:limit]], found[limit - 1].number if more else None)
 
-    async def drop(self, name: str, *, reason: str = "") -> bool:
+    async def delete(self, name: str, *, reason: str = "") -> bool:
         """Forget a subscription, and what it has yet to get. Runs that have begun go on. False when there is none."""
         act = self._service.act(Verb.DROP_SUBSCRIPTION, check_reason(reason))
         return await self._service.store.drop_subscription(check_name(name, "subscription"), act)
 
-    async def prune(self, keep: Duration) -> int:
+    async def prune(self, keep: Duration | None) -> int:
         """Delete messages that were delivered and are older than that. Returns how many. Workers with subscriptions do
         it by themselves."""
-        seconds: float = in_seconds(keep)
-        if not seconds >= 0:
-            raise InvalidInput(f"keep={keep!r} must be a number of seconds or a timedelta, not negative")
+        seconds: object = in_seconds(keep)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _FOR_EVER:
+            raise InvalidInput(f"keep={keep!r} must say for how long messages are kept, such as 7 days; 0 keeps none")
         deleted = 0
         while found := await self._service.store.prune_messages(round(seconds * SECOND), _MOST):
             deleted += found
@@ -101,7 +103,7 @@ def _view(message: StoredMessage) -> MessageView:
         type=read.type,
         source=read.source,
         published_at=moment_of(message.at),
-        payload=read.payload if bytes(read.payload) else None,
+        payload=json.decode(read.payload) if bytes(read.payload) else None,
         problem=read.problem,
         subscription=message.subscription,
         via=message.via,

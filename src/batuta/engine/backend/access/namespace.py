@@ -35,6 +35,7 @@ class NativeNamespace:
 
     async def gauges(self) -> StoreGauges:
         found = await self._store.gauges()
+        found.bus = await self._store.bus_status()
         found.breakers = breaker_states(await all_partners(self._store))
         return found
 

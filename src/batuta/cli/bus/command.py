@@ -1,0 +1,159 @@
+"""`batuta bus`: topics, subscriptions, what waits, and messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import REASON, duration_option
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import CommonOptions, with_common_options
+
+if TYPE_CHECKING:
+    from batuta.journal.bus.messages import SubscriptionStatus
+
+_HERE = "batuta.cli.bus.command"
+bus = LazyGroup(
+    "bus",
+    {
+        "delete": (f"{_HERE}:delete", "Forget a subscription, and what it has yet to get."),
+        "lag": (f"{_HERE}:lag", "What each subscription has yet to get."),
+        "messages": (f"{_HERE}:messages", "Messages of a topic, newest first."),
+        "prune": (f"{_HERE}:prune", "Delete old messages that were delivered."),
+        "publish": (f"{_HERE}:publish", "Publish a message."),
+        "subscriptions": (f"{_HERE}:subscriptions", "List subscriptions."),
+        "topics": (f"{_HERE}:topics", "List topics."),
+    },
+    help="Messages of the bus: topics, subscriptions, what waits.",
+)
+
+
+@click.command()
+@with_common_options
+def topics(common: CommonOptions) -> None:
+    """List topics: messages that are kept, those that wait for a broker, and when the last one came."""
+    found = common.ask(lambda client: client.bus.status()).topics
+
+    def human(console: Any) -> None:
+        from batuta.cli.output.tables import table, when
+
+        made = table("topic", "messages", "unsent", "last (UTC)")
+        for one in found:
+            made.add_row(one.name, str(one.messages), str(one.unsent), when(_moment(one.last_at)))
+        console.print(made)
+        if not found:
+            say("there are no topics: a topic exists with its first message or subscription", err=True)
+
+    common.answer({"topics": found}, human)
+
+
+@click.command()
+@with_common_options
+def subscriptions(common: CommonOptions) -> None:
+    """List subscriptions: their topics, and where their messages come from."""
+    found = common.ask(lambda client: client.bus.status()).subscriptions
+
+    def human(console: Any) -> None:
+        from batuta.cli.output.tables import table, when
+
+        made = table("name", "topic", "bus", "order", "since (UTC)")
+        for one in found:
+            order = "by key" if one.ordered else "none"
+            made.add_row(one.name, one.topic, one.via or "store", order, when(_moment(one.created_at)))
+        console.print(made)
+        _say_when_none(found)
+
+    common.answer({"subscriptions": found}, human)
+
+
+@click.command()
+@with_common_options
+def lag(common: CommonOptions) -> None:
+    """Show what each subscription has yet to get: waiting messages, open runs, and when the oldest was published."""
+    found = common.ask(lambda client: client.bus.status()).subscriptions
+
+    def human(console: Any) -> None:
+        from batuta.cli.output.tables import table, when
+
+        made = table("name", "topic", "waiting", "running", "oldest (UTC)")
+        for one in found:
+            made.add_row(one.name, one.topic, str(one.waiting), str(one.running), when(_moment(one.oldest_at)))
+        console.print(made)
+        _say_when_none(found)
+
+    common.answer({"subscriptions": found}, human)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--cursor", type=int, metavar="NUMBER", help="Of the page before.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@with_common_options
+def messages(common: CommonOptions, topic: str, cursor: int | None, limit: int) -> None:
+    """Messages of TOPIC that are kept, newest first. --json shows the payloads."""
+    found = common.ask(lambda client: client.bus.messages(topic, cursor=cursor, limit=limit))
+
+    def human(console: Any) -> None:
+        from batuta.cli.output.tables import table, when
+
+        made = table("number", "published (UTC)", "id", "key", "type", "to", "state")
+        for one in found.messages:
+            state = "cannot be read" if one.problem else "taken" if one.taken else "waits"
+            to = one.subscription or one.via or "all"
+            made.add_row(str(one.number), when(one.published_at), one.id, one.key, one.type, to, state)
+        console.print(made)
+        if not found.messages:
+            say("no messages of this topic are kept", err=True)
+        if found.cursor is not None:
+            say(f"there are more: --cursor {found.cursor}", err=True)
+
+    common.answer(found, human)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("payload", metavar="JSON|@FILE|@-")
+@click.option("--key", default="", metavar="TEXT", help="Messages of one key are delivered in order.")
+@click.option("--id", "id", metavar="ID", help="A second message of this id is not published.")
+@click.option("--type", "kind", metavar="TYPE", help="Of the event.  [default: the topic]")
+@with_common_options
+def publish(common: CommonOptions, topic: str, payload: str, key: str, id: str | None, kind: str | None) -> None:
+    """Publish a message on TOPIC. It is durable when this returns."""
+    from batuta.cli.common.inputs import read_json
+
+    value = read_json(payload, "the payload")
+    made = common.ask(lambda client: client.publish(topic, value, key=key, id=id, type=kind), migrate=True)
+    common.answer({"id": made, "topic": topic}, lambda _: say(f"message {made} is published on topic {topic}"))
+
+
+@click.command()
+@click.argument("name")
+@REASON
+@with_common_options
+def delete(common: CommonOptions, name: str, reason: str) -> None:
+    """Forget the subscription NAME, and what it has yet to get. Runs that have begun go on."""
+    deleted = common.ask(lambda client: client.bus.delete(name, reason=reason))
+    said = "is forgotten" if deleted else "is not there: `batuta bus subscriptions` lists those that are"
+    common.answer({"name": name, "deleted": deleted}, lambda _: say(f"subscription {name} {said}"))
+
+
+@click.command()
+@duration_option("--keep", "Keep those of this time.")
+@with_common_options
+def prune(common: CommonOptions, keep: float | None) -> None:
+    """Delete messages that were delivered and are older than --keep. Workers with subscriptions do it by themselves."""
+    deleted = common.ask(lambda client: client.bus.prune(keep))
+    common.answer({"messages": deleted}, lambda _: say(f"{deleted:,} messages were deleted"))
+
+
+def _say_when_none(found: list[SubscriptionStatus]) -> None:
+    if not found:
+        say("there are no subscriptions: give a worker subscriptions=[subscribe(...)]", err=True)
+
+
+def _moment(micros: int | None) -> Any:
+    from datetime import UTC, datetime
+
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

@@ -1,0 +1,44 @@
+"""`batuta bus` against SQLite."""
+
+import asyncio
+import json
+
+from batuta import connect, job
+from batuta.bus import Message, subscribe
+from tests.cli.conftest import Cli
+
+
+@job
+async def book(message: Message) -> None: ...
+
+
+def test_messages_are_published_listed_and_pruned(cli: Cli, sqlite_url: str) -> None:
+    async def one() -> None:
+        async with connect(sqlite_url) as client, client.worker(subscriptions=[subscribe("orders", book)]):
+            pass
+
+    asyncio.run(one())
+    assert "is published" in cli("bus", "publish", "orders", '{"n": 1}', "--key", "k", "--id", "17").stdout
+    (message,) = json.loads(cli("bus", "messages", "orders", "--json").stdout)["messages"]
+    assert (message["id"], message["key"], message["payload"]) == ("17", "k", {"n": 1})
+    assert "17" in cli("bus", "messages", "orders").stdout
+    (topic,) = json.loads(cli("bus", "topics", "--json").stdout)["topics"]
+    assert (topic["name"], topic["messages"], topic["unsent"]) == ("orders", 1, 0)
+    (found,) = json.loads(cli("bus", "lag", "--json").stdout)["subscriptions"]
+    assert (found["name"], found["waiting"], found["running"]) == ("book", 1, 0)
+    for command in ("topics", "lag", "subscriptions"):
+        assert "orders" in cli("bus", command).stdout
+    assert "0 messages were deleted" in cli("bus", "prune", "--keep", "0s").stdout
+    assert "is forgotten" in cli("bus", "delete", "book", "--reason", "a test").stdout
+    assert "is not there" in cli("bus", "delete", "book").stdout
+    assert "there are no subscriptions" in cli("bus", "lag").stderr
+    assert "drop subscription" in cli("audit", "list").stdout
+
+
+def test_what_cannot_be_published_is_named(cli: Cli, sqlite_url: str) -> None:
+    wrong = cli("bus", "publish", "orders", "{")
+    assert wrong.exit_code == 2
+    assert "the payload is not JSON" in wrong.stderr
+    wrong = cli("bus", "publish", "orders", "1", "--key", "k" * 251)
+    assert wrong.exit_code == 2
+    assert "250 printable characters" in wrong.stderr
