@@ -146,8 +146,11 @@ class Calls:
         if self.balances.synchronised or request.operation.name == "listPolicies":
             return
         reading = self._read_policies()
-        async with asyncio.timeout(max(0.0, self._left(until))):
-            await asyncio.shield(reading)
+        try:
+            async with asyncio.timeout(max(0.0, self._left(until))):
+                await asyncio.shield(reading)
+        except TimeoutError as error:
+            raise DeadlineExceeded("the policies were not read within the time of the call") from error
 
     def _read_policies(self) -> asyncio.Task[ListPoliciesResponse]:
         """One reading at a time, however many ask."""

@@ -11,7 +11,15 @@ from batuta.testing import double, in_virtual_time
 from pixdict.connect.monitor import SCHEDULE_ID, MonitorTables, monitor_rate_limits, monitor_rate_limits_loop
 from pixdict.connect.monitor.activities import RateLimitActivities
 from pixdict.connect.monitor.models import LoopState
-from pixdict.errors import BridgeUnavailable, ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound
+from pixdict.errors import (
+    BridgeError,
+    BridgeUnavailable,
+    ConstraintViolation,
+    DatabaseTimeout,
+    InvalidArgument,
+    NotFound,
+    RateLimited,
+)
 from tests.pixdict.monitor.kit import FULL, LOW, FakeBridge, FakeBus, Monitor, policy
 
 
@@ -69,6 +77,8 @@ async def test_alerts_are_published_in_the_form_of_document_a_and_kept_for_audit
     ("error", "calls", "waits"),
     [
         (BridgeUnavailable("away"), 3, 3.0),
+        (BridgeError("INTERNAL"), 3, 3.0),
+        (RateLimited(60.0, "the bucket is empty"), 3, 120.0),
         (ConnectionError("reset"), 3, 3.0),
         (InvalidArgument("no"), 1, 0.0),
         (NotFound("no"), 1, 0.0),

@@ -23,6 +23,7 @@ from pixdict.connect.monitor.models import (
 )
 from pixdict.connect.monitor.tables import MonitorTables
 from pixdict.errors import (
+    BridgeError,
     BridgeUnavailable,
     BusUnavailable,
     ConstraintViolation,
@@ -30,6 +31,7 @@ from pixdict.errors import (
     InvalidArgument,
     InvalidPayload,
     NotFound,
+    RateLimited,
 )
 from pixdict.readings import PolicyReading
 
@@ -67,7 +69,12 @@ class RateLimitActivities:
     ) -> None:
         self._bridge, self._tables, self._metrics, self._publish = bridge, tables, metrics, publish
 
-    @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=BRIDGE, raises=[BridgeUnavailable, InvalidArgument, NotFound])
+    @activity(
+        timeout=TIMEOUT,
+        heartbeat=HEARTBEAT,
+        retry=BRIDGE,
+        raises=[BridgeUnavailable, BridgeError, RateLimited, InvalidArgument, NotFound],
+    )
     async def get_policies(self) -> GetPoliciesResult:
         """The state of every policy that the directory names, however many there are."""
         heartbeat("fetching policies from DICT")

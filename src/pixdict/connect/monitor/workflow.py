@@ -9,18 +9,28 @@ from batuta import Schedule, cron, info, logger, now, safe_point, workflow
 from pixdict.connect.monitor.activities import RateLimitActivities
 from pixdict.connect.monitor.models import LoopState
 from pixdict.errors import (
+    BridgeError,
     BridgeUnavailable,
     ConstraintViolation,
     DatabaseTimeout,
     InvalidArgument,
     NotFound,
+    RateLimited,
 )
 
 QUEUE = "dict-task-queue"
 SCHEDULE_ID = "monitor-rate-limits-cron"
 PERIOD = timedelta(minutes=5)
 
-EXPECTED = [BridgeUnavailable, DatabaseTimeout, InvalidArgument, NotFound, ConstraintViolation]
+EXPECTED: list[type[Exception]] = [
+    BridgeError,
+    BridgeUnavailable,
+    ConstraintViolation,
+    DatabaseTimeout,
+    InvalidArgument,
+    NotFound,
+    RateLimited,
+]
 """Errors that end one check. The next slot makes the next one, so they are no dead letters."""
 
 
