@@ -199,8 +199,9 @@ class OperationBook:
         return running
 
     async def _carry_out(self, client: Batuta, kept: _Kept, task: Task, body: Any, lock: _Lock) -> None:
-        working = asyncio.create_task(_work(client, kept, task, body))
-        telling = asyncio.create_task(_keep_telling(client, kept, task.left(client, body), lock, working))
+        left = task.left(client, body)
+        working = asyncio.create_task(_work(client, kept, task, body, left))
+        telling = asyncio.create_task(_keep_telling(client, kept, left, lock, working))
         try:
             await working
             kept.state = "done"
@@ -270,7 +271,7 @@ class OperationBook:
         await asyncio.sleep(0)  # one that never began could not release its lock
 
 
-async def _work(client: Batuta, kept: _Kept, task: Task, body: Any) -> None:
+async def _work(client: Batuta, kept: _Kept, task: Task, body: Any, left: Left | None) -> None:
     """The numbers of the processes before are added."""
     matched, done, refused = kept.matched, kept.done if kept.resumed else 0, dict(kept.refused)
     with acting_as(kept.actor):
@@ -278,6 +279,8 @@ async def _work(client: Batuta, kept: _Kept, task: Task, body: Any) -> None:
     if kept.resumed:
         kept.matched, kept.done = max(matched, done + kept.matched), done + kept.done
         kept.refused = {name: refused.get(name, 0) + kept.refused.get(name, 0) for name in refused | kept.refused}
+        if left is not None:  # what was done just before the other process ended is in no count
+            kept.done = max(kept.done, kept.matched - await left())
 
 
 async def _keep_telling(
