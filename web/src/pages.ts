@@ -5,9 +5,9 @@ import type { IconName } from "./components/Icon";
 
 export type Loader = () => Promise<{ default: ComponentType<never> }>;
 
-/** The parts of the menu, from top to bottom. `Work`: runs and what starts, holds and carries them out. `Connections`: other
- * systems. `Rules`: what applies to all runs, and who did what. */
-export const SECTIONS = ["Work", "Connections", "Rules"] as const;
+/** The parts of the menu, from top to bottom. `Work`: runs and what starts, holds and carries them out. `Flows`: processes
+ * that are data, what starts them, and what waits for a person. `Connections`: other systems. `Rules`: what applies to all runs, and who did what. */
+export const SECTIONS = ["Work", "Flows", "Connections", "Rules"] as const;
 export type Section = (typeof SECTIONS)[number];
 
 interface Page {
@@ -35,11 +35,11 @@ export const PAGES: readonly PageRow[] = [
   { path: "/", title: "Overview", section: "Work", icon: "overview", key: "o", load: () => import("./pages/Overview") },
   { path: "/runs", title: "Runs", section: "Work", icon: "runs", key: "r", count: "open", load: () => import("./pages/Runs") },
   { path: "/runs/:id", title: "Run", load: () => import("./pages/Run") },
-  { path: "/flows", title: "Flows", section: "Work", icon: "flows", key: "f", load: () => import("./pages/Flows") },
+  { path: "/flows", title: "Flows", section: "Flows", icon: "flows", key: "f", load: () => import("./pages/Flows") },
   { path: "/flows/:id", title: "Flow", load: () => import("./pages/Flow") },
   { path: "/flow-runs/:id", title: "Run of a flow", load: () => import("./pages/FlowRun") },
-  { path: "/events", title: "Events", section: "Work", icon: "events", key: "e", load: () => import("./pages/Events") },
-  { path: "/approvals", title: "Approvals", section: "Work", icon: "approvals", key: "v", load: () => import("./pages/Approvals") },
+  { path: "/events", title: "Events", section: "Flows", icon: "events", key: "e", load: () => import("./pages/Events") },
+  { path: "/approvals", title: "Approvals", section: "Flows", icon: "approvals", key: "v", load: () => import("./pages/Approvals") },
   { path: "/dead-letters", title: "Dead letters", section: "Work", icon: "dead", key: "d", count: "dead_letters", load: () => import("./pages/DeadLetters") },
   { path: "/queues", title: "Queues", section: "Work", icon: "queues", key: "q", load: () => import("./pages/Queues") },
   { path: "/schedules", title: "Schedules", section: "Work", icon: "schedules", key: "s", load: () => import("./pages/Schedules") },

@@ -18,7 +18,7 @@ const KEYS: [string[], string][] = [
 
 export function Help({ onClose }: { onClose: () => void }): JSX.Element {
   return (
-    <Dialog title="Keys" onClose={onClose}>
+    <Dialog title="Keys" wide onClose={onClose}>
       <div class="keys">
         {KEYS.map(([keys, what]) => (
           <>
