@@ -15,9 +15,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from batuta.authoring.activity.attempt import current_attempt
 from batuta.errors import BatutaError, InvalidInput
 from batuta.flows.expressions import Value, as_text, compile_template, compile_url
 from batuta.flows.faults import Fault
+from batuta.flows.stored_secrets import stored_secret
 
 MARK: Final = "secret://"
 REFERENCE = re.compile(r"secret://([a-z]{1,20})/([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})")
@@ -46,7 +48,7 @@ class Gap(Struct, array_like=True):
 
 
 class Secrets:
-    """Where the values come from: the environment, files of a folder, and sources of your own."""
+    """Where the values come from: the environment, files of a folder, the store, and sources of your own."""
 
     def __init__(
         self,
@@ -65,6 +67,11 @@ class Secrets:
             found, place = await self._sources[kind](name), f"source {kind!r}"
         elif kind == "env":
             found, place = self._environment.get(ENVIRONMENT_PREFIX + name), f"variable {ENVIRONMENT_PREFIX}{name}"
+        elif kind == "store":
+            found, place = (
+                await stored_secret(current_attempt("a secret").store(), name),
+                f"secret {name!r} of the store",
+            )
         elif kind == "file":
             found, place = self._from_file(name), f"file {name!r} of the folder of secrets"
         else:

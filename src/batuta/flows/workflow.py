@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from batuta.authoring.activity.attempt import current_attempt
 from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.definitions import Workflow, activity
 from batuta.authoring.gates import Gate
@@ -40,7 +41,9 @@ from batuta.flows.models import (
 )
 from batuta.flows.models import Workflow as FlowRecord
 from batuta.flows.program import FlowFailed, Prepared, Program, program_of
+from batuta.flows.rows import workflow_view
 from batuta.flows.secrets import Secrets
+from batuta.journal.flows.records import FlowFilter
 from batuta.serde import decoder_for
 from batuta.webhooks.addresses import AddressPolicy
 from batuta.webhooks.client import HttpLimits
@@ -267,12 +270,20 @@ flow: Final = make_flow()
 """For clients: `client.start(flow, FlowStart(...))`. Workers get theirs from `Flows`."""
 
 
+async def _in_the_store(name: str, version: int | None) -> FlowRecord | None:
+    """The flow in the store of the worker that asks."""
+    store, where = current_attempt("a sub_flow").store(), FlowFilter(name=name, published=True)
+    rows = await store.flows(where, None if version is None else (name, version + 1), 1)
+    row = next((row for row in rows if row.name == name and version in (None, row.version)), None)
+    return None if row is None else workflow_view(row, "")
+
+
 class Flows:
     """What a worker needs to run flows: `client.worker(**Flows().parts())`, or `App(**Flows().parts())`.
 
     `activities`: for `python` steps. `gates`: by the names that steps give. `policy` says which addresses actions may
     call; private ones are refused otherwise. `ai`: where models are asked; without it `ai_task` uses its fallback.
-    `workflows_of`: finds published flows for `sub_flow`. `publish`: in the place of the bus.
+    `workflows_of`: finds published flows for `sub_flow`, in the place of the store. `publish`: in the place of the bus.
     """
 
     def __init__(
@@ -295,7 +306,8 @@ class Flows:
     @activity(name="flow.load")
     async def load(self, name: str, version: int | None) -> LoadedFlow:
         """The published flow that a `sub_flow` names."""
-        found = None if self._workflows_of is None else await self._workflows_of(name, version)
+        find = self._workflows_of or _in_the_store
+        found = await find(name, version)
         if found is None or found.published_at is None:
             which = f"{name!r}" if version is None else f"{name!r} version {version}"
             raise InvalidInput(f"there is no published flow {which}: publish it, and retry the run")

@@ -15,6 +15,7 @@ from batuta.authoring.activity.tokens import AttemptRef
 from batuta.authoring.client.messages import Draft
 from batuta.errors import WorkerError
 from batuta.ids import RunId
+from batuta.journal.store import Store
 from batuta.serde import decode, decoder_for
 
 T = TypeVar("T")
@@ -122,6 +123,10 @@ class Attempt(Protocol):
 
     def publish(self, draft: Draft) -> Future[str]:
         """The message's id, when it is durable."""
+        ...
+
+    def store(self) -> Store:
+        """That of its worker, for activities that belong to Batuta."""
         ...
 
 

@@ -33,6 +33,7 @@ from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Body, Command, EntryKind, StartInfo
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Change, Refusal
+from batuta.journal.store import Store
 from batuta.telemetry import RunFacts
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -327,6 +328,9 @@ class Call(Struct, eq=False):
             return done
         executor = self.run.executor
         return executor.publisher.publish_from(executor.loop, message)
+
+    def store(self) -> Store:
+        return self.run.executor.publisher.store
 
     def message(self, draft: Draft) -> NewMessage:
         """What it publishes. Raises InvalidInput, TooLarge."""

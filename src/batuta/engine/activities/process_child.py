@@ -122,6 +122,9 @@ class ChildAttempt:
             f"published, and publish it in another activity"
         )
 
+    def store(self) -> NoReturn:
+        raise WorkerError("an activity with process=True has no store")
+
     def transaction(self) -> NoReturn:
         raise WorkerError("an activity with process=True has no transaction")
 

@@ -23,7 +23,7 @@ class Publisher:
     """One transaction at a time, with all that wait for it, in order."""
 
     def __init__(self, store: Store, via: str = "") -> None:
-        self._store, self.via = store, via
+        self.store, self.via = store, via
         """`via`: the broker that its messages go to."""
         self._waiting: deque[tuple[Sequence[NewMessage], Done]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class Publisher:
             size += sum(len(message.body) for message in messages)
         error: BaseException | None = None
         try:
-            await until_known(lambda: self._store.publish_messages(batch))
+            await until_known(lambda: self.store.publish_messages(batch))
         except Exception as caught:  # noqa: BLE001 - nobody may wait for ever
             error = caught
         except BaseException as caught:

@@ -9,10 +9,10 @@ from uuid import UUID
 from msgspec import Struct, json, structs
 
 from batuta.authoring.client.flows import FlowBackend
-from batuta.clock import as_datetime
 from batuta.errors import FlowConflict, InvalidInput, StoreUnavailable, UnknownFlow
 from batuta.flows.document import FlowDocument, waited_fields
 from batuta.flows.models import Workflow, normalised_type
+from batuta.flows.rows import workflow_view
 from batuta.flows.validation import parse_document
 from batuta.ids import new_run_id
 from batuta.journal.audit import Verb
@@ -156,22 +156,7 @@ class Catalog:
             raise FlowConflict(f"flow {row.target} changed since it was read: read it again")
 
     def view(self, row: FlowRow) -> Workflow:
-        document = json.decode(row.document)
-        created, updated = as_datetime(row.created_at), as_datetime(row.updated_at)
-        return Workflow(
-            id=str(row.workflow_id),
-            tenant_id=self._backend.namespace,
-            name=row.name,
-            description=document.get("description"),
-            trigger_type=row.trigger_type,
-            version=row.version,
-            is_active=row.is_active,
-            published_at=as_datetime(row.published_at),
-            steps=document["steps"],
-            trigger=document.get("trigger"),
-            created_at=created,
-            updated_at=updated,
-        )
+        return workflow_view(row, self._backend.namespace)
 
 
 def _checked(document: Mapping[str, Any] | bytes | str) -> tuple[FlowDocument, str]:

@@ -11,6 +11,7 @@ from batuta.flows.calls.events import Client, Events
 from batuta.flows.calls.runs import FlowRuns
 from batuta.flows.calls.triggers import queue_of
 from batuta.flows.document import Trigger
+from batuta.flows.stored_secrets import StoredSecrets
 from batuta.flows.workflow import Flows as WorkerFlows
 from batuta.journal.flows.records import FlowRow
 from batuta.serde import MAX_PAYLOAD
@@ -22,6 +23,8 @@ class Flows(Catalog):
     def __init__(self, client: Client, backend: FlowBackend, max_payload: int = MAX_PAYLOAD) -> None:
         super().__init__(backend)
         self._client: Any = client
+        self.secrets = StoredSecrets(backend.documents)
+        """Secrets that actions name as `secret://store/NAME`."""
         self.events = Events(client, backend, max_payload)
         """Events: sent, replayed, looked at."""
         self.runs = FlowRuns(client, backend, self, self.events)

@@ -10,8 +10,14 @@ from msgspec import Struct
 SCHEMAS = "schemas"
 """The kind of documents about code: what a workflow or job takes, by its code name."""
 OPERATIONS = "operations"
-"""The kind of documents about operations on many things, by their id: what was asked, and how far it is. Their bodies
-go through the codecs of payloads, for what was asked may hold edits of runs."""
+"""The kind of documents about operations on many things, by their id: what was asked, and how far it is. What was
+asked may hold edits of runs."""
+FLOW_SECRETS = "flow_secrets"
+"""The kind of documents that hold secrets of flows, by their names."""
+KEEP_SECRETS = 100 * 366 * 86_400 * 1_000_000
+"""Microseconds."""
+CODED = frozenset({OPERATIONS, FLOW_SECRETS})
+"""Their bodies go through the codecs of payloads."""
 OPEN_OPERATIONS = "open_operations"
 """The kind of documents that name the namespace of each operation that has not ended, by its id."""
 ENDED_SESSIONS = "ended_sessions"
@@ -30,7 +36,7 @@ class Document(Struct, kw_only=True):
 
 
 class DocumentStore(Protocol):
-    """The part of a store that keeps documents. Codecs leave them alone, except for those of operations."""
+    """The part of a store that keeps documents. Codecs leave them alone, except for those of kinds in CODED."""
 
     async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
         """Write documents by their keys, over those that are there, for `keep` microseconds from now. Some whose time

@@ -24,6 +24,7 @@ from batuta.journal.resilience.partners import (
     PartnerRule,
     all_partners,
 )
+from batuta.journal.server.documents import FLOW_SECRETS, KEEP_SECRETS
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
@@ -50,6 +51,8 @@ class Rotated(Struct):
     """Rewritten ones."""
     webhooks: int = 0
     """Endpoints for webhooks whose secrets were rewritten."""
+    secrets: int = 0
+    """Secrets of flows that were rewritten."""
     marked: bool = False
     """The namespace was marked as encrypted: all of it is, and those without its keys are refused from now on."""
 
@@ -80,10 +83,12 @@ async def rotate(
             break
     await rotation.schedules(done)
     await rotation.endpoints(done)
+    await rotation.secrets(done)
     if not dry_run:
         await _mark(store, done, act)
-    if act is not None and not dry_run and (done.rewritten or done.schedules or done.webhooks):
+    if act is not None and not dry_run and (done.rewritten or done.schedules or done.webhooks or done.secrets):
         said = {"runs": done.rewritten, "schedules": done.schedules, "webhooks": done.webhooks}
+        said |= {"secrets": done.secrets} if done.secrets else {}
         written = json.encode(said).decode()
         await store.note_act("keys", replace(act, after=written))
     return done
@@ -239,6 +244,22 @@ class _Rotation:
             done.webhooks += 1
             if not self._dry_run:
                 await self._store.change_partner(WEBHOOK, one.name, "", self._recoded_endpoint(one.name))
+
+    # -- secrets of flows
+
+    async def secrets(self, done: Rotated) -> None:
+        for one in await self._store.documents(FLOW_SECRETS):
+            if self._is_current(one.body):
+                continue
+            try:
+                plain = self._coding.read_document(FLOW_SECRETS, one.key, one.body)
+            except PayloadSealed:
+                done.sealed += 1
+                continue
+            done.secrets += 1
+            if not self._dry_run:
+                coded = self._coding.kept_document(FLOW_SECRETS, one.key, plain)
+                await self._store.put_documents(FLOW_SECRETS, {one.key: coded}, KEEP_SECRETS)
 
     def _recoded_endpoint(self, id: str) -> PartnerRule[None]:
         def rule(docs: PartnerDocs) -> PartnerChange[None]:

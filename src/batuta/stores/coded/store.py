@@ -48,7 +48,7 @@ from batuta.journal.records import (
 )
 from batuta.journal.reencryption import Rewrite
 from batuta.journal.schedules import DueSchedule, Firing, ScheduleRow
-from batuta.journal.server.documents import OPERATIONS, Document
+from batuta.journal.server.documents import CODED, Document
 from batuta.journal.server.requests import KeptRequest
 from batuta.journal.states import RunState
 from batuta.journal.store import SEALED, CallerTransaction, ForkOutcome, Heartbeat, Store, Transaction
@@ -393,20 +393,20 @@ class CodedStore(PartnerVerbs):
     async def finish_request(self, key: str, owner: str, answer: str) -> bool:
         return await self.inner.finish_request(key, owner, self.coding.kept_answer(key, answer))
 
-    # -- documents: those of operations hold what was asked
+    # -- documents: some hold what was asked, or secrets
 
     async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
-        if kind == OPERATIONS:
+        if kind in CODED:
             bodies = {key: self.coding.kept_document(kind, key, body) for key, body in bodies.items()}
         await self.inner.put_documents(kind, bodies, keep)
 
     async def document(self, kind: str, key: str) -> Document | None:
         found = await self.inner.document(kind, key)
-        return found if found is None or kind != OPERATIONS else self._plain_document(kind, found)
+        return found if found is None or kind not in CODED else self._plain_document(kind, found)
 
     async def documents(self, kind: str, limit: int = 1_000) -> list[Document]:
         found = await self.inner.documents(kind, limit)
-        if kind != OPERATIONS:
+        if kind not in CODED:
             return found
         plain: list[Document] = []
         for one in found:

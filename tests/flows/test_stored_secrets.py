@@ -1,0 +1,82 @@
+"""Secrets of flows in the store: written, used by calls, never given back; encrypted where the store has keys."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from batuta import connect
+from batuta.codecs import Encryption, Keys
+from batuta.connect import store_for
+from batuta.errors import InvalidInput
+from batuta.flows.workflow import Flows, flow
+from batuta.stores.coded.key_rotation import rotate
+from batuta.webhooks.addresses import AddressPolicy
+from tests.flows.kit import DONE, ended, failure_of, outputs, start, step
+from tests.flows.server import serving
+
+TOKEN = "s3cr3t-t0ken-value"
+LOCAL = AddressPolicy(allow=["127.0.0.1"])
+
+
+async def test_a_secret_of_the_store_reaches_the_receiver() -> None:
+    async with serving() as server, connect("memory://") as client, client.worker(**Flows(policy=LOCAL).parts()):
+        await client.flows.secrets.set("crm", TOKEN)
+        headers = {"Authorization": "Bearer secret://store/crm"}
+        steps = [step("act", "action", url=server.url, headers=headers), DONE]
+        found = await ended(await client.start(flow, start(steps), id="run"))
+        assert found.run.status == "COMPLETED"
+        assert server.received[0].headers["authorization"] == f"Bearer {TOKEN}"
+        assert await client.flows.secrets.names() == ["crm"]
+        assert await client.flows.secrets.remove("crm")
+        assert not await client.flows.secrets.remove("crm")
+        assert await client.flows.secrets.names() == []
+        lost = await ended(await client.start(flow, start(steps), id="again"))
+        assert "secret://store/crm is not there: set secret 'crm' of the store" in failure_of(lost.run)
+
+
+async def test_a_secret_lies_encrypted_in_a_store_with_keys(tmp_path: Path) -> None:
+    file = tmp_path / "kept.db"
+    codec = Encryption(Keys({"k1": b"k" * 32}))
+    async with connect(f"sqlite:///{file}", codec=codec) as client:
+        await client.flows.secrets.set("crm", TOKEN)
+        assert await client.flows.secrets.names() == ["crm"]
+    assert not any(TOKEN.encode() in one.read_bytes() for one in tmp_path.glob("kept.db*") if one.is_file())
+    with sqlite3.connect(file) as database:
+        assert database.execute("SELECT count(*) FROM documents WHERE kind = 'flow_secrets'").fetchone() == (1,)
+
+
+async def test_secrets_are_encrypted_again_with_a_new_key(tmp_path: Path) -> None:
+    url, old, new = f"sqlite:///{tmp_path / 'kept.db'}", {"k1": b"k" * 32}, {"k2": b"n" * 32}
+    async with connect(url, codec=Encryption(Keys(old))) as client:
+        await client.flows.secrets.set("crm", TOKEN)
+    store = store_for(url, codec=Encryption(Keys([*new.items(), *old.items()])))
+    await store.open()
+    assert (await rotate(store)).secrets == 1
+    assert (await rotate(store)).secrets == 0
+    await store.close()
+    async with connect(url, codec=Encryption(Keys(new))) as client:
+        assert await client.flows.secrets.names() == ["crm"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("", "x"), ("../x", "x"), ("a b", "x"), ("ok", ""), ("ok", "x" * 70_000)])
+async def test_bad_secrets_are_refused_without_quoting_them(name: str, value: str) -> None:
+    async with connect("memory://") as client:
+        with pytest.raises(InvalidInput, match="secret") as caught:
+            await client.flows.secrets.set(name, value)
+        assert not value or value not in str(caught.value) or value == "x"
+
+
+async def test_a_sub_flow_is_found_in_the_store_of_the_worker() -> None:
+    async with connect("memory://") as client, client.worker(**Flows().parts()):
+        inner = {"name": "inner", "steps": [step("a", "set", values={"n": "{{ add(event.payload.n, 1) }}"}), DONE]}
+        draft = await client.flows.create(inner)
+        steps = [step("sub", "sub_flow", workflow="inner", payload={"n": 1}), DONE]
+        early = await ended(await client.start(flow, start(steps), id="early"))
+        assert "there is no published flow 'inner'" in failure_of(early.run)
+        await client.flows.publish(draft.id)
+        found = await ended(await client.start(flow, start(steps), id="run"))
+        assert outputs(found)["sub"] == {"n": 2}
+        exact = [step("sub", "sub_flow", workflow="inner", version=2, payload={"n": 1}), DONE]
+        missing = await ended(await client.start(flow, start(exact), id="exact"))
+        assert "'inner' version 2" in failure_of(missing.run)
