@@ -175,12 +175,12 @@ async def test_sound_flows_are_accepted_and_come_to_an_end() -> None:
 def test_broken_flows_are_refused_with_faults_or_accepted_and_never_crash() -> None:
     rng = random.Random(2)
     refused = 0
-    for _ in range(1_000):
+    for _ in range(400):
         found, faults = check_steps(json.dumps(broken(rng, rng.choice([STEPS, flow_of(rng)]))))
         assert (found is None) == bool(faults)
         assert all(one.message for one in faults)
         refused += found is None
-    assert refused > 300
+    assert refused > 120
 
 
 @pytest.mark.parametrize("seed", range(4))

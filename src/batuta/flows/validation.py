@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -123,7 +124,7 @@ def check_steps(given: bytes | str | list[Any]) -> tuple[list[StepBase] | None, 
     value, faults = _read(given, "steps")
     if value is None and faults:
         return None, faults
-    field = next(one for one in msgspec.structs.fields(FlowDocument) if one.name == "steps")
+    field = _fields_of(FlowDocument)["steps"]
     clean = _Walker(faults).value(field.type, value, "steps")
     if clean is not _BAD:
         _check_steps(clean, "steps", faults)
@@ -238,7 +239,7 @@ class _Walker:
     def struct(self, kind: type[Struct], value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             return self._refuse(path, f"must be an object, not {_called(value)}")
-        fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
+        fields = _fields_of(kind)
         for name in value:
             if name not in fields:
                 self._refuse(_at(path, name), f"unknown field {_shown(name)}", _hint(name, fields))
@@ -298,6 +299,12 @@ class _Walker:
 
 
 # -- types and words
+
+
+@lru_cache(maxsize=100)
+def _fields_of(kind: type[Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """By their names in JSON."""
+    return {one.encode_name: one for one in msgspec.structs.fields(kind)}
 
 
 def _bare(kind: Any) -> tuple[Any, list[Meta]]:
