@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -53,24 +52,24 @@ class DirectBridge:
             raise Refused(f"{answer.problem}: {answer.message.detail}")
         return answer.message
 
-    async def create_entry(self, entry: Entry, *, reason: str, request_id: UUID) -> messages.CreateEntryResponse:
+    async def create_entry(self, entry: Entry, *, reason: str, request_id: Any) -> messages.CreateEntryResponse:
         message = messages.CreateEntryRequest(entry=entry, reason=reason, request_id=request_id)
         found: messages.CreateEntryResponse = self._ask("createEntry", message)
         return found
 
     async def update_entry(
-        self, key: str, *, reason: str, request_id: UUID, account: Account | None = None, owner: Person | None = None
+        self, key: str, *, reason: str, request_id: Any, account: Account | None = None, owner: Person | None = None
     ) -> messages.UpdateEntryResponse:
         message = messages.UpdateEntryRequest(key=key, account=account, owner=owner, reason=reason)
         found: messages.UpdateEntryResponse = self._ask("updateEntry", message, value=key)
         return found
 
-    async def delete_entry(self, key: str, *, reason: str, request_id: UUID) -> messages.DeleteEntryResponse:
+    async def delete_entry(self, key: str, *, reason: str, request_id: Any) -> messages.DeleteEntryResponse:
         message = messages.DeleteEntryRequest(key=key, participant=self.bank.ispb, reason=reason)
         found: messages.DeleteEntryResponse = self._ask("deleteEntry", message, value=key)
         return found
 
-    async def create_claim(self, claim: Claim, *, request_id: UUID) -> ExtendedClaim:
+    async def create_claim(self, claim: Claim, *, request_id: Any) -> ExtendedClaim:
         found: ExtendedClaim = self._ask("createClaim", messages.CreateClaimRequest(claim=claim)).claim
         return found
 
@@ -94,21 +93,21 @@ class DirectBridge:
         )
         return found
 
-    async def acknowledge_claim(self, claim_id: UUID, *, request_id: UUID) -> ExtendedClaim:
+    async def acknowledge_claim(self, claim_id: Any, *, request_id: Any) -> ExtendedClaim:
         return self._act("acknowledge", claim_id)
 
-    async def confirm_claim(self, claim_id: UUID, *, reason: str, request_id: UUID) -> ExtendedClaim:
+    async def confirm_claim(self, claim_id: Any, *, reason: str, request_id: Any) -> ExtendedClaim:
         return self._act("confirm", claim_id, reason=reason)
 
-    async def cancel_claim(self, claim_id: UUID, *, reason: str, request_id: UUID) -> ExtendedClaim:
+    async def cancel_claim(self, claim_id: Any, *, reason: str, request_id: Any) -> ExtendedClaim:
         return self._act("cancel", claim_id, reason=reason)
 
-    async def complete_claim(self, claim_id: UUID, *, request_id: UUID) -> messages.CompleteClaimResponse:
+    async def complete_claim(self, claim_id: Any, *, request_id: Any) -> messages.CompleteClaimResponse:
         message = messages.CompleteClaimRequest(claim_id=claim_id, participant=self.bank.ispb, request_id=request_id)
         found: messages.CompleteClaimResponse = self._ask("completeClaim", message, value=str(claim_id))
         return found
 
-    def _act(self, action: str, claim_id: UUID, **fields: Any) -> ExtendedClaim:
+    def _act(self, action: str, claim_id: Any, **fields: Any) -> ExtendedClaim:
         kind = getattr(messages, f"{action.capitalize()}ClaimRequest")
         message = kind(claim_id=claim_id, participant=self.bank.ispb, **fields)
         found: ExtendedClaim = self._ask(f"{action}Claim", message, value=str(claim_id)).claim
@@ -158,7 +157,9 @@ class World:
         async def deliver(claim: ExtendedClaim, side: str, run_id: str) -> None:
             await deliver_with(self.env.client)(claim, side, run_id)
 
-        self.activities = KeyActivities(None, self.tables, publish, participant=A, deliver=deliver)
+        self.activities = KeyActivities(
+            DirectBridge.__new__(DirectBridge), self.tables, publish, participant=A, deliver=deliver
+        )
         schedules = [polling(period=EVERY)] if polls else []
         self.env = Environment(workflows=WORKFLOWS, activities=[self.activities], schedules=schedules)
         self.time.env = self.env
@@ -168,7 +169,7 @@ class World:
         self.directory = Service(DirectorySettings(), Storage(":memory:"), self.time)
         self.a, self.b = Bank(self.directory, A), Bank(self.directory, B)
         self.bridge = DirectBridge(self.a)
-        self.activities._bridge = self.bridge  # type: ignore[assignment]
+        self.activities._bridge = self.bridge
 
     async def status(self, id: str = "e-1") -> str:
         row = await self.tables.entry(id)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from batuta import Workflow
 from pixdict.connect.keys.activities import KeyActivities
 from pixdict.connect.keys.claims import answer_claim, cancel_claim, claim_key, confirm_claim, prove_possession
 from pixdict.connect.keys.entries import create_entry, delete_entry, update_entry
 from pixdict.connect.keys.models import EntryChange, EntryStatus, NewClaim, NewEntry
 from pixdict.connect.keys.polling import deliver_with, poll_claims, polling
 from pixdict.connect.keys.tables import KeyTables
-
-WORKFLOWS: list[Workflow[..., Any]] = [create_entry, update_entry, delete_entry, claim_key, answer_claim, poll_claims]
+from pixdict.connect.keys.worker import QUEUE, WORKFLOWS, keys_worker
 
 __all__ = [
+    "QUEUE",
     "WORKFLOWS",
     "EntryChange",
     "EntryStatus",
@@ -29,6 +26,7 @@ __all__ = [
     "create_entry",
     "delete_entry",
     "deliver_with",
+    "keys_worker",
     "poll_claims",
     "polling",
     "prove_possession",

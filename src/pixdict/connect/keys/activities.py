@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
@@ -52,7 +52,7 @@ class Bridge(Protocol):
         *,
         is_donor: bool | None = None,
         is_claimer: bool | None = None,
-        status: list[str] = ...,
+        status: Sequence[str] = (),
         modified_after: datetime | None = None,
         limit: int = 0,
     ) -> messages.ListClaimsResponse: ...
@@ -78,9 +78,9 @@ class KeyActivities:
     """Activities. `deliver` is needed by those that poll, see `polling`."""
 
     def __init__(
-        self, bridge: Any, tables: KeyTables, publish: Publish, *, participant: str, deliver: Deliver | None = None
+        self, bridge: Bridge, tables: KeyTables, publish: Publish, *, participant: str, deliver: Deliver | None = None
     ) -> None:
-        self._bridge: Bridge = bridge
+        self._bridge = bridge
         self._tables, self._publish, self._deliver = tables, publish, deliver
         self._participant = participant
 

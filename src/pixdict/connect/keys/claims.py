@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
-from batuta import Signal, Update, logger, now, saga, uuid, wait_until, workflow
+from batuta import Signal, Update, handlers_done, logger, now, saga, uuid, wait_until, workflow
 from pixdict.connect.keys.activities import KeyActivities
 from pixdict.connect.keys.entries import REFUSED
 from pixdict.connect.keys.models import COMPENSATED, Compensated, NewClaim
@@ -34,14 +34,31 @@ DONOR_REMINDERS = tuple(timedelta(days=day) for day in (1, 3, 6))
 class _Watched:
     """A claim that changes by signals and by our own acts: the newest of both counts."""
 
-    def __init__(self, id: str, claim: ExtendedClaim) -> None:
-        self.id, self.claim = id, claim
+    def __init__(self, id: str, claim: ExtendedClaim | None = None) -> None:
+        self.id, self._claim = id, claim
         self.version = 0
         claim_changed.handle(self.take)
 
+        def may_end(_: str) -> None:
+            if self._claim is not None and self._claim.status in ENDED:
+                raise ValueError(f"the claim is {self._claim.status}")
+
+        cancel_claim.handle(validator=may_end)(self.cancel)
+
+    @property
+    def claim(self) -> ExtendedClaim:
+        """As it is known now. It is opened."""
+        assert self._claim is not None  # noqa: S101 - see `opened`
+        return self._claim
+
+    def opened(self, claim: ExtendedClaim) -> None:
+        """The directory has it."""
+        self._claim = claim
+
     def take(self, claim: ExtendedClaim) -> None:
-        if claim.id == self.claim.id and claim.last_modified >= self.claim.last_modified:
-            self.claim = claim
+        known = self._claim
+        if known is not None and claim.id == known.id and claim.last_modified >= known.last_modified:
+            self._claim = claim
             self.version += 1
 
     async def keep(self, claim: ExtendedClaim) -> str:
@@ -51,9 +68,11 @@ class _Watched:
         return claim.status
 
     async def cancel(self, reason: str) -> str:
+        await wait_until(lambda: self._claim is not None)  # until it is opened
         return await self.keep(await KeyActivities.cancel(self.claim.id, reason, uuid()))
 
     async def confirm(self, reason: str) -> str:
+        await wait_until(lambda: self.claim.status != ClaimStatus.OPEN)  # until it is acknowledged
         claim = await KeyActivities.confirm(self.claim.id, reason, uuid())
         await KeyActivities.give_away(claim.key)
         return await self.keep(claim)
@@ -66,15 +85,6 @@ class _Watched:
         except TimeoutError:
             pass
 
-    def act(self) -> None:
-        """Let others cancel from now on."""
-
-        def is_open(_: str) -> None:
-            if self.claim.status in ENDED:
-                raise ValueError(f"the claim is {self.claim.status}")
-
-        cancel_claim.handle(validator=is_open)(self.cancel)
-
 
 @workflow(fails=[*REFUSED, Compensated])
 async def claim_key(new: NewClaim) -> str:
@@ -83,9 +93,8 @@ async def claim_key(new: NewClaim) -> str:
     A claim of ownership is completed once it is confirmed, its completion period is over and possession is proved;
     without proof it is cancelled after 30 days. A portability is completed as soon as it is confirmed.
     """
-    watched = await _opened(new)
-    claim, begun = watched.claim, now()
-    proved = claim.type == ClaimType.PORTABILITY
+    watched = _Watched(new.id)
+    proved = new.claim.type == ClaimType.PORTABILITY
 
     def prove() -> None:
         nonlocal proved
@@ -93,7 +102,8 @@ async def claim_key(new: NewClaim) -> str:
         watched.version += 1
 
     prove_possession.handle(prove)
-    watched.act()
+    watched.opened(await _opened(new))
+    begun = now()
     limit = begun + POSSESSION_PERIOD + MARGIN
     reminders = [begun + after for after in CLAIMER_REMINDERS]
     while watched.claim.status not in ENDED:
@@ -110,11 +120,12 @@ async def claim_key(new: NewClaim) -> str:
             times = [completion] if proved and claim.status == ClaimStatus.CONFIRMED else []
             times += [limit, *reminders[:1]] if not proved else []
             await watched.changes_until(min(times, default=now() + POSSESSION_PERIOD))
+    await handlers_done()
     await KeyActivities.store_claim(new.id, watched.claim)
     return watched.claim.status
 
 
-async def _opened(new: NewClaim) -> _Watched:
+async def _opened(new: NewClaim) -> ExtendedClaim:
     """Open the claim there and here, or in neither (the second by cancelling it there)."""
     request_id, undo_id = uuid(), uuid()
     await KeyActivities.insert_claim(new.id, Role.CLAIMER, new.claim.key, "PENDING")
@@ -130,7 +141,7 @@ async def _opened(new: NewClaim) -> _Watched:
             await KeyActivities.store_claim(new.id, claim)
     except (DatabaseTimeout, ConstraintViolation) as error:
         raise Compensated(COMPENSATED) from error
-    return _Watched(new.id, claim)
+    return claim
 
 
 async def _unless_too_early(watched: _Watched, *, complete: bool) -> None:
@@ -155,17 +166,16 @@ async def answer_claim(claim: ExtendedClaim) -> str:
     the resolution period is over.
     """
     id = f"donor-{claim.id}"
-    await KeyActivities.insert_claim(id, Role.DONOR, claim.key, claim.status, str(claim.id))
     watched = _Watched(id, claim)
-    if claim.status == ClaimStatus.OPEN:
-        await watched.keep(await KeyActivities.acknowledge(claim.id, uuid()))
 
-    def is_waiting(_: str) -> None:
-        if watched.claim.status != ClaimStatus.WAITING_RESOLUTION:
+    def is_undecided(_: str) -> None:
+        if watched.claim.status not in (ClaimStatus.OPEN, ClaimStatus.WAITING_RESOLUTION):
             raise ValueError(f"the claim is {watched.claim.status}")
 
-    confirm_claim.handle(validator=is_waiting)(watched.confirm)
-    watched.act()
+    confirm_claim.handle(validator=is_undecided)(watched.confirm)
+    await KeyActivities.insert_claim(id, Role.DONOR, claim.key, claim.status, str(claim.id))
+    if claim.status == ClaimStatus.OPEN:
+        await watched.keep(await KeyActivities.acknowledge(claim.id, uuid()))
     begun = now()
     reminders = [begun + after for after in DONOR_REMINDERS]
     silence = claim.resolution_period_end + MARGIN
@@ -179,6 +189,7 @@ async def answer_claim(claim: ExtendedClaim) -> str:
             await KeyActivities.remind(id, Role.DONOR, "the owner has not answered")
         else:
             await watched.changes_until(min([silence, *reminders[:1]]))
+    await handlers_done()
     await KeyActivities.store_claim(id, watched.claim)
     return watched.claim.status
 
