@@ -115,9 +115,12 @@ class DirectBridge:
 
 
 class FailingDatabase(SqliteDatabase):
-    """Statements that contain `failing` fail, `times` times."""
+    """Statements that contain `failing` fail, `times` times. It has no thread: no virtual time passes meanwhile."""
 
     failing, times = "", 0
+
+    async def _in_thread(self, act: Any) -> Any:
+        return act()
 
     def fail(self, part: str, times: int) -> None:
         self.failing, self.times = part, times
@@ -170,6 +173,11 @@ class World:
         self.a, self.b = Bank(self.directory, A), Bank(self.directory, B)
         self.bridge = DirectBridge(self.a)
         self.activities._bridge = self.bridge
+
+    async def later(self, wait: timedelta | float) -> None:
+        """Let time pass, and everything happen that is due then."""
+        await self.env.advance(wait)
+        await self.env.settle()
 
     async def status(self, id: str = "e-1") -> str:
         row = await self.tables.entry(id)

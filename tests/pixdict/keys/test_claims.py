@@ -48,7 +48,7 @@ async def test_a_portability_is_completed_once_it_is_confirmed(tmp_path: Path) -
         assert await state(w) == ("OPEN", "")
         claim_id = opened(w).id
         w.b.act("acknowledge", claim_id)
-        await w.env.advance(DAY)
+        await w.later(DAY)
         w.b.act("confirm", claim_id, "USER_REQUESTED")
         assert await handle.result() == "COMPLETED"
         assert await state(w) == ("COMPLETED", "")
@@ -61,7 +61,7 @@ async def test_an_ownership_is_completed_after_proof_and_fourteen_days(tmp_path:
         handle = await begin(w, "OWNERSHIP")
         began, claim_id = w.env.now, opened(w).id
         w.b.act("acknowledge", claim_id)
-        await w.env.advance(8 * DAY)
+        await w.later(8 * DAY)
         w.b.act("confirm", claim_id, "DEFAULT_OPERATION")
         await handle.signal(prove_possession)
         assert await handle.result() == "COMPLETED"
@@ -119,7 +119,7 @@ async def test_a_lost_answer_opens_one_claim(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.bridge.lost = ["createClaim"]
         await begin(w, "PORTABILITY")
-        await w.env.advance(5)
+        await w.later(5)
         assert w.bridge.calls == ["createClaim", "listClaims"], "claims are read before another attempt"
         assert await state(w) == ("OPEN", "")
         assert w.directory.storage.counts()["claims"] == 1
@@ -130,7 +130,7 @@ async def test_a_claim_that_was_not_opened_is_opened_by_the_next_attempt(tmp_pat
     async with world(tmp_path) as w:
         w.bridge.away = ["createClaim"]
         await begin(w, "PORTABILITY")
-        await w.env.advance(5)
+        await w.later(5)
         assert w.bridge.calls == ["createClaim", "listClaims", "createClaim"]
         assert await state(w) == ("OPEN", "")
 
@@ -178,7 +178,7 @@ async def asked(w: World, kind: str) -> tuple[Handle[Any], UUID]:
     await w.env.run(create_entry, new_entry())
     answer = w.b.claim(kind, claimer=person() if kind == "PORTABILITY" else MARIA)
     assert answer.status == 201
-    await w.env.advance(timedelta(hours=7))
+    await w.later(timedelta(hours=7))
     claim_id: UUID = answer.message.claim.id
     assert opened(w).status == "WAITING_RESOLUTION", "seen and acknowledged"
     return await w.env.get(f"answer-{claim_id}"), claim_id
@@ -189,13 +189,13 @@ async def test_a_silent_owner_loses_the_key_by_ownership(tmp_path: Path) -> None
     async with world(tmp_path, polls=True) as w:
         began = w.env.now
         handle, claim_id = await asked(w, "OWNERSHIP")
-        await w.env.advance(began + 7 * DAY - w.env.now)
+        await w.later(began + 7 * DAY - w.env.now)
         assert opened(w).status == "WAITING_RESOLUTION"
-        await w.env.advance(timedelta(hours=1))
+        await w.later(timedelta(hours=1))
         assert (opened(w).status, opened(w).confirm_reason) == ("CONFIRMED", "DEFAULT_OPERATION")
         assert await w.status() == "TRANSFERRED"
         assert w.reminders == ["the owner has not answered"] * 3
-        await w.env.advance(7 * DAY)
+        await w.later(7 * DAY)
         assert w.b.act("complete", claim_id).status == 200
         assert await handle.result() == "COMPLETED"
 
@@ -245,8 +245,8 @@ async def test_a_directory_that_is_away_for_a_poll_is_asked_again_at_the_next(tm
         w.bridge.away = ["listClaims"] * 3
         await w.env.run(create_entry, new_entry())
         claim_id = w.b.claim("PORTABILITY", claimer=person()).message.claim.id
-        await w.env.advance(timedelta(hours=7))
+        await w.later(timedelta(hours=7))
         assert opened(w).status == "OPEN"
-        await w.env.advance(timedelta(hours=7))
+        await w.later(timedelta(hours=7))
         assert opened(w).status == "WAITING_RESOLUTION"
         assert (await (await w.env.get(f"answer-{claim_id}")).describe()).id == f"answer-{claim_id}"
