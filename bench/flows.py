@@ -1,121 +1,89 @@
-"""What the interpreter of flows costs: the same steps as a flow and in Python, in turns. `python -m bench.flows [URL]`.
+"""Events and flows: three steps from POST to COMPLETED, and how many events and runs a second one process does.
 
-Also how long the three steps of the Orkestr document take, from the start to the end.
+python -m bench.flows [sqlite:///file.db | postgresql://...]
 """
 
+from __future__ import annotations
+
 import asyncio
-import gc
-import json
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
-from msgspec import Raw
+import batuta
+from batuta.journal.states import RunState
+from batuta.server import Server
+from tests.flows.http import SPRINT
+from tests.server.web import Web
 
-from batuta import Batuta, activity, connect, workflow
-from batuta.flows.models import Event, FlowStart
-from batuta.flows.workflow import Flows, flow
-
-ROUNDS: Final = 7
-RUNS: Final = 300
-STEPS: Final = 5
-ALONE: Final = 300
+ONE_BY_ONE, EVENTS, AT_ONCE = 200, 3_000, 100
 
 
-@activity
-async def add_one(value: int) -> int:
-    return value + 1
+async def one_by_one(client: batuta.Batuta, web: Web) -> list[float]:
+    """Milliseconds from the POST of an event to the end of its run."""
+    took = []
+    for number in range(ONE_BY_ONE):
+        began = time.perf_counter()
+        body = {"type": "invoice_overdue", "payload": {"amount": 2500}, "external_id": f"one {number}"}
+        event = (await web.post("/api/events", body)).json
+        [run_id] = (await client.flows.runs.of_events([event["id"]]))[event["id"]]
+        await (await client.get(run_id)).result()
+        took.append((time.perf_counter() - began) * 1000)
+    return sorted(took)
 
 
-@workflow
-async def in_python(amount: int) -> int:
-    value = 0
-    if amount > 100:
-        for _ in range(STEPS):
-            value = await add_one(value)
-    return value
+async def accepted(web: Web) -> float:
+    """Events a second, each with an external id and the start of a run."""
+    numbers = iter(range(EVENTS))
+
+    async def sender() -> None:
+        for number in numbers:
+            body = {"type": "invoice_overdue", "payload": {"amount": 2500}, "external_id": f"many {number}"}
+            answer = await web.post("/api/events", body)
+            assert answer.status == 201, answer
+
+    began = time.perf_counter()
+    await asyncio.gather(*(sender() for _ in range(AT_ONCE)))
+    return EVENTS / (time.perf_counter() - began)
 
 
-def _steps() -> list[dict[str, Any]]:
-    rule = {"field": "amount", "operator": "greater_than", "value": 100}
-    calls: list[dict[str, Any]] = [{"key": "big", "type": "condition", "config": {"rule": rule, "onFalse": "done"}}]
-    before = "0"
-    for number in range(STEPS):
-        config = {"activity": "add_one", "args": [f"{{{{ {before} }}}}"]}
-        calls.append({"key": f"s{number}", "type": "python", "config": config})
-        before = f"steps.s{number}.output"
-    return [*calls, {"key": "done", "type": "end", "config": {}}]
+async def finished(client: batuta.Batuta) -> float:
+    """Runs a second, of those that wait."""
+    waiting = await client.count(workflow="flow", states=(RunState.PENDING,))
+    began = time.perf_counter()
+    async with client.worker(**await client.flows.parts()):
+        while await client.count(workflow="flow", states=(RunState.PENDING, RunState.RUNNING, RunState.WAITING)):
+            await asyncio.sleep(0.05)
+    return waiting / (time.perf_counter() - began)
 
 
-DOCUMENT: Final[list[dict[str, Any]]] = [
-    {
-        "key": "check_overdue",
-        "type": "condition",
-        "config": {"rule": {"field": "amount", "operator": "greater_than", "value": 100}, "onFalse": "done"},
-    },
-    {"key": "notify", "type": "action", "config": {"actionType": "webhook"}},
-    {"key": "done", "type": "end"},
-]
-
-
-def _start(steps: list[dict[str, Any]]) -> FlowStart:
-    event = Event(
-        id="e", tenant_id="default", type="x", payload={"amount": 2500}, source="api", created_at=datetime.now(UTC)
-    )
-    return FlowStart(workflow_id="w", name="bench", version=1, steps=Raw(json.dumps(steps).encode()), event=event)
-
-
-async def _burst(count: int, begin: Callable[[], Awaitable[Any]]) -> float:
-    """Runs each second."""
-    gc.collect()
-    before = time.perf_counter()
-    handles = await asyncio.gather(*(begin() for _ in range(count)))
-    await asyncio.gather(*(handle.result() for handle in handles))
-    return count / (time.perf_counter() - before)
-
-
-async def compare(client: Batuta) -> dict[str, float]:
-    """Bursts in turns, so that the noise of the machine hits both alike."""
-    steps = _steps()
-    code: list[float] = []
-    flows: list[float] = []
-    for _ in range(ROUNDS + 1):
-        code.append(await _burst(RUNS, lambda: client.start(in_python, 2500)))
-        flows.append(await _burst(RUNS, lambda: client.start(flow, _start(steps))))
-    python, as_flow = statistics.median(code[1:]), statistics.median(flows[1:])
+async def measure(url: str) -> dict[str, Any]:
+    async with batuta.connect(url) as client:
+        server = Server(client)
+        web = Web(server.serve)
+        web = web.with_headers(x_csrf_token=(await web.get("/api/v1/session")).json["csrf_token"])
+        flow = (await web.post("/api/workflows", SPRINT)).json
+        await web.post(f"/api/workflows/{flow['id']}/publish", {})
+        async with client.worker(**await client.flows.parts()):
+            took = await one_by_one(client, web)
+        events = await accepted(web)
+        runs = await finished(client)
+        await server.close()
     return {
-        "Python, steps/s": python * STEPS,
-        "flow, steps/s": as_flow * STEPS,
-        "Python over flow": python / as_flow,
+        "post_to_completed_p50_ms": round(statistics.median(took), 2),
+        "post_to_completed_p99_ms": round(took[int(len(took) * 0.99)], 2),
+        "events_per_second": round(events),
+        "runs_per_second": round(runs),
     }
 
 
-async def alone(client: Batuta) -> dict[str, float]:
-    """One run after the other, and many at once."""
-    took: list[float] = []
-    for _ in range(ALONE):
-        before = time.perf_counter()
-        await (await client.start(flow, _start(DOCUMENT))).result()
-        took.append(1000 * (time.perf_counter() - before))
-    took.sort()
-    at_once = [await _burst(RUNS, lambda: client.start(flow, _start(DOCUMENT))) for _ in range(ROUNDS)]
-    return {
-        "three steps, p50 ms": took[len(took) // 2],
-        "three steps, p99 ms": took[len(took) * 99 // 100],
-        "three steps at once, runs/s": statistics.median(at_once),
-    }
-
-
-async def main(url: str) -> None:
-    parts = Flows(activities=[add_one]).parts()
-    parts["workflows"] = [*parts["workflows"], in_python]
-    async with connect(url) as client, client.worker(**parts):
-        for name, value in ((await compare(client)) | (await alone(client))).items():
-            print(f"{name}: {value:,.2f}")
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        url = sys.argv[1] if len(sys.argv) > 1 else f"sqlite:///{folder}/flows.db"
+        print(asyncio.run(measure(url)))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "memory://"))
+    main()
