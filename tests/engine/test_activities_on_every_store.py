@@ -138,6 +138,23 @@ async def test_answers_from_outside_reach_a_run_without_an_owner(arena: Arena) -
     await replay_all(arena.store(client), {"asking": asking})
 
 
+async def test_heartbeats_from_outside_leave_nothing_in_the_inbox(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, asking, ask)
+    handle = await client.start(asking)
+    await until_state(handle, RunState.WAITING)
+    for page in range(20):
+        await other.heartbeat(tokens[0], page)
+
+        async def noted(page: int = page) -> bool:
+            return [attempt.details for attempt in (await handle.describe()).attempts] == [str(page)]
+
+        await until(noted)
+    kept = await arena.store(client).inbox(handle.run_id)
+    assert [message.message_id for message in kept if message.message_id.startswith("beat:")] == []
+    await handle.terminate()
+
+
 async def test_a_worker_of_another_queue_executes_activities_routed_to_it(arena: Arena) -> None:
     client, other = await arena.client(), await arena.client()
     await arena.worker(client, film)
