@@ -6,7 +6,7 @@ There are no tables of these: what a run did is in its journal alone, and these 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -51,6 +51,7 @@ _STATUS: Final = {
 """Others are RUNNING, with the reason."""
 _UNSERVED: Final = ("no live worker", "needs code")
 _CALLS: Final = frozenset({CommandKind.ACTIVITY, CommandKind.TIMER, CommandKind.CHILD})
+_UNKNOWN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETTLED: Final = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
 
 
@@ -80,7 +81,7 @@ def status_of(state: RunState) -> RunStatus:
 def run_view(description: Description) -> Run:
     """A run of a list: without what only its journal says."""
     dispatch, error = _dispatch(description)
-    created = description.created_at or datetime.fromtimestamp(0).astimezone()
+    created = description.created_at or _UNKNOWN
     status = status_of(description.state)
     waits = status is RunStatus.RUNNING
     if description.state is RunState.TIMED_OUT:
