@@ -45,6 +45,12 @@ async def test_the_log_of_the_example_is_that_of_the_document() -> None:
     assert found.logs[6].context["stepKey"] == "notify"
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_the_example_is_the_same_on_every_store(store: str) -> None:
+    found = await ran(OVERDUE, {"amount": 2500}, store=store)
+    assert (found.run.status, len(found.steps), len(found.logs)) == ("COMPLETED", 3, 12)
+
+
 @in_virtual_time
 async def test_a_routed_condition_says_where_it_went() -> None:
     found = await ran(OVERDUE, {"amount": 50})
