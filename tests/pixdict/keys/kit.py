@@ -133,12 +133,13 @@ class FailingDatabase(SqliteDatabase):
 
 
 class _Time:
-    """The time of the environment, for the directory."""
+    """The time of the environment, for the directory, whose clock may be behind."""
 
     env: Environment
+    behind = timedelta(0)
 
     def now(self) -> int:
-        return as_micros(self.env.now)
+        return as_micros(self.env.now - self.behind)
 
     def monotonic(self) -> float:
         return self.now() / 1e6

@@ -250,3 +250,29 @@ async def test_a_directory_that_is_away_for_a_poll_is_asked_again_at_the_next(tm
         await w.later(timedelta(hours=7))
         assert opened(w).status == "WAITING_RESOLUTION"
         assert (await (await w.env.get(f"answer-{claim_id}")).describe()).id == f"answer-{claim_id}"
+
+
+# A directory whose clock is behind ours
+
+
+@in_virtual_time
+async def test_a_completion_that_comes_too_early_is_tried_again(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "OWNERSHIP")
+        await handle.signal(prove_possession)
+        claim_id = opened(w).id
+        w.b.act("acknowledge", claim_id)
+        await w.later(8 * DAY)
+        w.b.act("confirm", claim_id, "DEFAULT_OPERATION")
+        w.time.behind = timedelta(minutes=25)
+        assert await handle.result() == "COMPLETED"
+        assert w.bridge.calls.count("completeClaim") == 4
+
+
+@in_virtual_time
+async def test_an_act_of_silence_that_comes_too_early_is_tried_again(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle, _ = await asked(w, "PORTABILITY")
+        w.time.behind = timedelta(minutes=25)
+        assert await handle.result() == "CANCELLED"
+        assert w.bridge.calls.count("cancelClaim") == 4
