@@ -310,6 +310,16 @@ class RequestReplayed(Event, frozen=True, gc=False):
     route: str
 
 
+class EventAccepted(Event, frozen=True, gc=False):
+    """The server has accepted an event for flows, or given the first one back."""
+
+    event = "event.accepted"
+
+    namespace: str
+    outcome: str
+    """new, or repeated."""
+
+
 # -- partners
 
 
@@ -386,6 +396,7 @@ EVENTS: tuple[type[Event], ...] = (
     WorkerLost,
     RequestServed,
     RequestReplayed,
+    EventAccepted,
     BreakerChanged,
     PartnerHeld,
     CacheAsked,

@@ -62,6 +62,8 @@ async def test_an_event_is_normalised_and_a_repeat_is_the_first_one(api: Orkestr
     assert elsewhere["id"] != first["id"]
     unnamed = [await api.post("/api/events", {"type": "invoice_overdue"}, 201) for _ in range(2)]
     assert unnamed[0]["id"] != unnamed[1]["id"]
+    counted = (await api.web.get("/metrics")).body.decode()
+    assert 'batuta_events_total{namespace="default",outcome="repeated"} 1.0' in counted
     found = await api.get("/api/events", source="crm")
     assert [(one["id"], len(one["runs"])) for one in found["events"]] == [(first["id"], 1)]
 

@@ -18,6 +18,7 @@ from batuta.telemetry import (
     BreakerChanged,
     CacheAsked,
     Event,
+    EventAccepted,
     LeaseRenewed,
     LetterArrived,
     MessageReceived,
@@ -286,6 +287,12 @@ METRICS = (
         help="Requests that got the answer of an earlier one with the same idempotency key.",
         events=(RequestReplayed,),
         labels={"route": "route"},
+    ),
+    Metric(
+        name="batuta_events_total",
+        help="Events for flows that the server accepted; `repeated`: they were there already.",
+        events=(EventAccepted,),
+        labels={"namespace": "namespace", "outcome": "outcome"},
     ),
 )
 """Of events, in each process that sends them: workers, clients and the server."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from batuta import App, Retry, Schedule, Signal, activity, every, job, publish, random, workflow
 from batuta.errors import Failed
+from batuta.flows.workflow import Flows
 
 decision = Signal("decision", bool)
 
@@ -83,19 +84,46 @@ async def notify(address: str) -> str:
     return f"sent to {address}"
 
 
+REMINDER: dict[str, Any] = {
+    "name": "invoice reminder",
+    "description": "Reminds of large invoices that are overdue, after a person has agreed.",
+    "trigger_type": "invoice_overdue",
+    "steps": [
+        {
+            "key": "large",
+            "type": "condition",
+            "config": {"rule": {"field": "amount", "operator": "greater_than", "value": 100}, "onFalse": "done"},
+        },
+        {
+            "key": "ask",
+            "type": "approval",
+            "config": {"title": "Remind {{ event.payload.customer }}?", "onRejected": "done"},
+        },
+        {"key": "notify", "type": "action", "config": {"actionType": "webhook"}},
+        {"key": "done", "type": "end"},
+    ],
+}
+"""A flow: its large invoice waits on the page of approvals."""
+_FLOWS = Flows().parts()
+
+
 async def begin(client: Any) -> None:
     """Something of each kind to look at."""
     for item, quantity, cents in (("lamp", 2, 4_990), ("chair", 1, 12_900), ("table", 1, 39_900)):
         await client.start(order, item, quantity, cents, id=f"order-{item}", tags={"shop": "tour"})
     await client.start(approval, "a new oven", 89_900, id="approval-oven")
     await client.start(album, 24, id="album-holiday")
+    flow = await client.flows.create(REMINDER)
+    await client.flows.publish(flow.id)
+    for customer, amount in (("Ana", 2_500), ("Rui", 50)):
+        await client.flows.events.send("invoice_overdue", {"customer": customer, "amount": amount}, source="tour")
     await client.enqueue(notify, "nobody", id="notify-nobody")
     await client.enqueue(notify, "ann@example.com", id="notify-ann")
 
 
 APP = App(
-    workflows=[order, approval, album],
-    activities=[reserve, charge, release, ship, resize],
+    workflows=[order, approval, album, *_FLOWS["workflows"]],
+    activities=[reserve, charge, release, ship, resize, *_FLOWS["activities"]],
     jobs=[notify],
     schedules=[Schedule("orders", every(15), order, "cup", 6, 1_990, tags={"shop": "tour"})],
 )

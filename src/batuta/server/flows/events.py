@@ -6,11 +6,13 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType, field, structs
 
+from batuta.clock import SECOND, SystemClock
 from batuta.flows.calls.events import Sent
 from batuta.flows.models import Event
 from batuta.server.http.call import Answer, Call
 from batuta.server.http.routing import Route, Scope
 from batuta.server.run_actions import ReasonBody
+from batuta.telemetry import EventAccepted
 
 
 class EventBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +53,8 @@ class EventDocuments(Struct):
 
 
 def _answer(call: Call, sent: Sent) -> Answer:
+    outcome = "new" if sent.is_new else "repeated"
+    call.server.metrics.event(EventAccepted(SystemClock().now() / SECOND, sent.event.tenant_id, outcome))
     mark = UNSET if sent.is_new else True
     body = SentEvent(**structs.asdict(sent.event), idempotent=mark)
     headers = {"Location": f"{call.root}/api/events/{sent.event.id}"}
