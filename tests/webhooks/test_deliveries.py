@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import batuta
 from batuta import Batuta, InvalidInput, Retry, RunFailed, RunState, activity, workflow
 from batuta.authoring.middleware import Middleware
-from batuta.errors import InvalidURL, UnknownEndpoint
+from batuta.errors import InvalidURL, MissingExtra, UnknownEndpoint
 from batuta.telemetry import Event, WebhookAttempted
 from batuta.webhooks import AddressPolicy, HttpLimits, SafeHttpClient, new_signing_secret
 from batuta.webhooks.endpoints import EndpointDoc, Secret
@@ -405,6 +406,13 @@ async def test_a_store_that_is_away_when_an_attempt_is_noted_sends_nothing_twice
         await handle.result()
     assert len(receiver.received) == 2
     assert "is not noted" in caplog.text
+
+
+async def test_without_the_extra_a_worker_that_is_to_deliver_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpcore2", None)
+    async with batuta.connect("memory://") as client:
+        with pytest.raises(MissingExtra, match="webhooks"):
+            client.worker(webhooks=True)
 
 
 async def test_endpoints_outlive_the_process(tmp_path: Path) -> None:

@@ -294,7 +294,9 @@ class Webhooks:
     # -- for workers
 
     def deliverer(self, http: SafeHttpClient | None = None) -> Deliverer:
-        """What a worker delivers with. `http`: a client of your own, which you close."""
+        """What a worker delivers with. `http`: a client of your own, which you close. Raises MissingExtra."""
+        if http is None:
+            self._own_http()  # without the extra it is said here, and not by dead letters
         return Deliverer(self, lambda: http or self._own_http(), self._clock)
 
     def _own_http(self) -> SafeHttpClient:
@@ -377,7 +379,7 @@ def _iso(micros: int) -> str:
 
 
 def delivering(webhooks: Webhooks, given: bool | SafeHttpClient) -> list[Deliverer]:
-    """The jobs of a worker that delivers. Raises InvalidInput."""
+    """The jobs of a worker that delivers. Raises InvalidInput, MissingExtra."""
     if not isinstance(given, bool | SafeHttpClient):
         raise InvalidInput(f"webhooks={given!r} must be True, False or a batuta.webhooks.SafeHttpClient")
     if given is False:

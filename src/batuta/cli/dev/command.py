@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from contextlib import AsyncExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def _worker(client: Any, app: App) -> Any:
         on_dead_letter=app.on_dead_letter,
         retention=app.retention,
         middleware=app.middleware,
-        webhooks=True,
+        webhooks=find_spec("httpcore2") is not None,  # of the extra webhooks
         grace=2.0,
     )
 
