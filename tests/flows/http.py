@@ -86,9 +86,11 @@ def _checked(answer: Response, expect: int | Sequence[int]) -> Any:
 
 
 @asynccontextmanager
-async def orkestr(url: str, *, working: bool = True, **options: Any) -> AsyncIterator[Orkestr]:
+async def orkestr(
+    url: str, *, working: bool = True, namespace: str | None = None, **options: Any
+) -> AsyncIterator[Orkestr]:
     """`working`: with a worker. `options`: of its Flows."""
-    async with batuta.connect(url) as client:
+    async with batuta.connect(url, namespace=namespace) as client:
         server = Server(client)
         web = Web(server.serve)
         web = web.with_headers(x_csrf_token=(await web.get("/api/v1/session")).json["csrf_token"])

@@ -392,3 +392,25 @@ async def test_only_runs_of_flows_are_shown(api: Orkestr) -> None:
     assert (await api.get("/api/runs"))["runs"] == []
     await api.get("/api/runs/not-a-flow", 404)
     await api.get("/api/runs/00000000-0000-4000-8000-000000000000", 404)
+
+
+async def test_a_namespace_sees_triggers_and_reads_nothing_of_another(url: str) -> None:
+    async with orkestr(url) as ours, orkestr(url, working=False, namespace="theirs") as theirs:
+        flow = await ours.published()
+        event = await ours.event({"amount": 2500}, external_id="1")
+        run_id = await ours.run_of(event)
+        await ours.ended(run_id)
+        other = await theirs.event({"amount": 2500}, external_id="1")
+        assert (other["tenant_id"], "_idempotent" in other) == ("theirs", False)
+        assert (await theirs.get(f"/api/events/{other['id']}"))["runs"] == []
+        for path in (f"workflows/{flow['id']}", f"events/{event['id']}", f"runs/{run_id}"):
+            await theirs.get(f"/api/{path}", 404)
+        for path in ("workflows", "runs", "runs/failed", "approvals"):
+            assert not next(iter((await theirs.get(f"/api/{path}")).values()))
+        await theirs.post("/api/runs", {"workflow_id": flow["id"], "event_id": other["id"]}, 404)
+        for act in ("publish", "versions", "activate", "deactivate"):
+            await theirs.post(f"/api/workflows/{flow['id']}/{act}", expect=404)
+        for act in ("retry", "cancel"):
+            await theirs.post(f"/api/runs/{run_id}/{act}", expect=404)
+        await theirs.post(f"/api/events/{event['id']}/replay", expect=404)
+        assert await ours.get(f"/api/workflows/{flow['id']}") == flow
