@@ -105,6 +105,7 @@ ELSEWHERE: Final = {
     "W2-codec": "bench.codec:codec",
     "W2-served": "bench.served:served",
     "bridge": "bench.bridge:bridge",
+    "bus": "bench.bus:bus",
     "idempotent": "bench.idempotent:idempotent",
     "W2-gates": "bench.gates:gates",
     "W5": "bench.asleep:asleep",

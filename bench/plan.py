@@ -111,8 +111,9 @@ def _around(full: bool) -> Group:
     served = Part("W2-served", "batuta", steps=5, seconds=10.0, rounds=2)
     once = Part("idempotent", "batuta", seconds=4.0, rounds=1)
     bridge = Part("bridge", "batuta", seconds=16.0, rounds=1, stores=("sqlite",))
+    bus = Part("bus", "batuta", runs=400, rounds=1)
     gates = Part("W2-gates", "batuta", steps=5, seconds=4.0, rounds=1)
-    parts = (around, served, once, gates, bridge)
+    parts = (around, served, once, gates, bridge, bus)
     return (*parts, Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1)) if full else parts
 
 

@@ -27,8 +27,7 @@ SELECT number, topic, subscription, via, id, key, body, at, taken FROM batuta.bu
 WHERE namespace = $1 AND via = $2 AND NOT taken ORDER BY number LIMIT $3;
 
 -- sent_messages --
-UPDATE batuta.bus_messages m SET taken = true FROM unnest($2::bigint[]) AS s(number)
-WHERE m.namespace = $1 AND m.number = s.number;
+UPDATE batuta.bus_messages m SET taken = true WHERE m.namespace = $1 AND m.number = ANY ($2::bigint[]);
 
 -- topic_messages --
 SELECT number, topic, subscription, via, id, key, body, at, taken FROM batuta.bus_messages
@@ -95,9 +94,9 @@ WITH kept AS (
         WHERE d.namespace = $1 AND d.subscription = s.name ORDER BY d.number LIMIT 1) f
     WHERE s.namespace = $1
 )
-DELETE FROM batuta.bus_messages m USING (
+DELETE FROM batuta.bus_messages m
+WHERE m.namespace = $1 AND m.number = ANY (ARRAY(
     SELECT o.number FROM batuta.bus_messages o
     WHERE o.namespace = $1 AND o.number < (SELECT kept.number FROM kept) ORDER BY o.number LIMIT $3
-) old
-WHERE m.namespace = $1 AND m.number = old.number AND m.taken AND m.at <= batuta.batuta_now() - $2
+)) AND m.taken AND m.at <= batuta.batuta_now() - $2
 RETURNING m.number;

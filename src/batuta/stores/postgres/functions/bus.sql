@@ -64,9 +64,13 @@ BEGIN
                 ELSE 1 END,
            m.at
     FROM unnest(numbers) AS n(number)
-    JOIN batuta.bus_messages m ON m.namespace = ns AND m.number = n.number
-    JOIN batuta.bus_subscriptions s ON s.namespace = ns AND s.topic = m.topic
-        AND CASE WHEN m.subscription = '' THEN s.via = '' ELSE s.name = m.subscription END
+    CROSS JOIN LATERAL (
+        SELECT b.number, b.topic, b.subscription, b.key, b.at FROM batuta.bus_messages b
+        WHERE b.namespace = ns AND b.number = n.number LIMIT 1) m
+    CROSS JOIN LATERAL (
+        SELECT w.name, w.ordered FROM batuta.bus_subscriptions w
+        WHERE w.namespace = ns AND w.topic = m.topic
+          AND CASE WHEN m.subscription = '' THEN w.via = '' ELSE w.name = m.subscription END OFFSET 0) s
     CROSS JOIN LATERAL (SELECT CASE WHEN s.ordered THEN m.key ELSE '' END AS key) k
     WHERE only_to IS NULL OR s.name = only_to
     ON CONFLICT (namespace, subscription, number) DO NOTHING;
@@ -81,50 +85,51 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     fresh bigint[];
+    gone record;
 BEGIN
     PERFORM batuta.hold_bus(ns);
-    IF cardinality(begun_of) > 0 THEN
-        UPDATE batuta.bus_deliveries d SET state = 2, run_id = b.run_id
-        FROM unnest(begun_of, begun_numbers, begun_runs) AS b(subscription, number, run_id)
-        WHERE d.namespace = ns AND d.subscription = b.subscription AND d.number = b.number AND d.state = 1;
-    END IF;
-    WITH ended AS (
+    -- One by one: without statistics a join of many is planned as one of few.
+    FOR place IN 1 .. cardinality(begun_of) LOOP
+        UPDATE batuta.bus_deliveries d SET state = 2, run_id = begun_runs[place]
+        WHERE d.namespace = ns AND d.subscription = begun_of[place] AND d.number = begun_numbers[place] AND d.state = 1;
+    END LOOP;
+    FOR gone IN WITH ended AS (
         DELETE FROM batuta.bus_deliveries d
         WHERE d.namespace = ns AND d.state = 2 AND NOT EXISTS (
             SELECT FROM batuta.runs r WHERE r.run_id = d.run_id AND r.namespace = ns AND r.closed_at IS NULL OFFSET 0)
         RETURNING d.subscription, d.key
-    ), next AS (
-        SELECT e.subscription, (
-            SELECT min(n.number) FROM batuta.bus_deliveries n
-            WHERE n.namespace = ns AND n.subscription = e.subscription AND n.key = e.key AND n.key <> '' AND n.state = 0
-        ) AS number
-        FROM (SELECT DISTINCT subscription, key FROM ended WHERE key <> '') e
     )
-    UPDATE batuta.bus_deliveries d SET state = 1 FROM next
-    WHERE d.namespace = ns AND d.subscription = next.subscription AND d.number = next.number;
-    WITH found AS (
+    SELECT DISTINCT e.subscription, e.key FROM ended e WHERE e.key <> '' LOOP
+        UPDATE batuta.bus_deliveries d SET state = 1
+        WHERE d.namespace = ns AND d.subscription = gone.subscription AND d.number = (
+            SELECT n.number FROM batuta.bus_deliveries n
+            WHERE n.namespace = ns AND n.subscription = gone.subscription AND n.key = gone.key AND n.key <> ''
+            ORDER BY n.number LIMIT 1) AND d.state = 0;
+    END LOOP;
+    fresh := ARRAY(
         SELECT m.number FROM batuta.bus_messages m
-        WHERE m.namespace = ns AND m.via = '' AND NOT m.taken ORDER BY m.number LIMIT most
-    ), marked AS (
-        UPDATE batuta.bus_messages m SET taken = true FROM found
-        WHERE m.namespace = ns AND m.number = found.number
-    )
-    SELECT array_agg(f.number ORDER BY f.number) INTO fresh FROM found f;
-    IF fresh IS NOT NULL THEN
+        WHERE m.namespace = ns AND m.via = '' AND NOT m.taken ORDER BY m.number LIMIT most);
+    IF cardinality(fresh) > 0 THEN
+        UPDATE batuta.bus_messages m SET taken = true WHERE m.namespace = ns AND m.number = ANY (fresh);
         PERFORM batuta.hand_out(ns, NULL, fresh);
     END IF;
     RETURN QUERY
-    SELECT s.name, m.number, m.topic, m.id, m.key, m.body, m.at
-    FROM batuta.bus_subscriptions s
+    SELECT r.name, m.number, m.topic, m.id, m.key, m.body, m.at
+    FROM (
+        SELECT s.name, d.number FROM unnest(names) AS s(name)
+        CROSS JOIN LATERAL (
+            SELECT b.number FROM batuta.bus_deliveries b
+            WHERE b.namespace = ns AND b.subscription = s.name AND b.state = 1 ORDER BY b.number
+            LIMIT greatest(0, room - (
+                SELECT count(*) FROM batuta.bus_deliveries o
+                WHERE o.namespace = ns AND o.subscription = s.name AND o.state = 2))
+        ) d
+        ORDER BY d.number, s.name LIMIT most
+    ) r
     CROSS JOIN LATERAL (
-        SELECT d.number FROM batuta.bus_deliveries d
-        WHERE d.namespace = ns AND d.subscription = s.name AND d.state = 1 ORDER BY d.number
-        LIMIT greatest(0, room - (
-            SELECT count(*) FROM batuta.bus_deliveries o
-            WHERE o.namespace = ns AND o.subscription = s.name AND o.state = 2))
-    ) d
-    JOIN batuta.bus_messages m ON m.namespace = ns AND m.number = d.number
-    WHERE s.namespace = ns AND s.name = ANY (names) ORDER BY m.number, s.name LIMIT most;
+        SELECT b.number, b.topic, b.id, b.key, b.body, b.at FROM batuta.bus_messages b
+        WHERE b.namespace = ns AND b.number = r.number LIMIT 1) m
+    ORDER BY r.number, r.name;
     IF cardinality(fresh) >= most THEN
         RETURN NEXT;
     END IF;
