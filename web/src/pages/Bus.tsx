@@ -47,10 +47,14 @@ export default function Bus(): JSX.Element {
           </Empty>
         </section>
       )}
-      {data && data.subscriptions.length > 0 && <Subscriptions page={data} drop={setDropped} />}
-      {data && data.topics.length > 0 && <Topics page={data} />}
-      {data && data.failed.length > 0 && <Failed page={data} />}
-      {data && data.topic !== "" && <Messages page={data} />}
+      {data && (
+        <div class="stack">
+          {data.subscriptions.length > 0 && <Subscriptions page={data} drop={setDropped} />}
+          {data.topics.length > 0 && <Topics page={data} />}
+          {data.failed.length > 0 && <Failed page={data} />}
+          {data.topic !== "" && <Messages page={data} />}
+        </div>
+      )}
       {dropped && (
         <ActDialog
           title={`Delete ${dropped.name}`}
@@ -73,7 +77,9 @@ function Subscriptions({ page, drop }: { page: BusPage; drop: (one: BusSubscript
   const who = useStore(session);
   return (
     <section class="card scroll-x">
-      <h2>Subscriptions</h2>
+      <header>
+        <h2>Subscriptions</h2>
+      </header>
       <table class="stacks">
         <thead>
           <tr>
@@ -111,7 +117,7 @@ function Subscriptions({ page, drop }: { page: BusPage; drop: (one: BusSubscript
               <td data-label="Oldest">
                 <Ago at={iso(one.oldest_at)} />
               </td>
-              <td class="acts">
+              <td>
                 {may("admin", who) && (
                   <button type="button" class="btn small" onClick={() => drop(one)}>
                     Delete
@@ -129,7 +135,9 @@ function Subscriptions({ page, drop }: { page: BusPage; drop: (one: BusSubscript
 function Topics({ page }: { page: BusPage }): JSX.Element {
   return (
     <section class="card scroll-x">
-      <h2>Topics</h2>
+      <header>
+        <h2>Topics</h2>
+      </header>
       <table class="stacks">
         <thead>
           <tr>
@@ -167,7 +175,9 @@ function Topics({ page }: { page: BusPage }): JSX.Element {
 function Failed({ page }: { page: BusPage }): JSX.Element {
   return (
     <section class="card scroll-x">
-      <h2>Deliveries that failed</h2>
+      <header>
+        <h2>Deliveries that failed</h2>
+      </header>
       <table class="stacks">
         <thead>
           <tr>
@@ -204,9 +214,11 @@ function Failed({ page }: { page: BusPage }): JSX.Element {
 function Messages({ page }: { page: BusPage }): JSX.Element {
   return (
     <section class="card scroll-x">
-      <h2>
-        Last messages of <span class="mono">{page.topic}</span>
-      </h2>
+      <header>
+        <h2>
+          Last messages of <span class="mono">{page.topic}</span>
+        </h2>
+      </header>
       {page.messages.length === 0 && <p class="faint">None are kept.</p>}
       {page.messages.length > 0 && (
         <table class="stacks">
