@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import product
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 import pytest
@@ -79,6 +79,8 @@ def filled(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         wanted = [field for field in msgspec.structs.fields(kind) if field.required]
         return {field.encode_name: filled(field.type) for field in wanted}
+    if get_origin(kind) is list:
+        return []
     known = {str: "x", int: 1, float: 1.0, bool: True}
     return known.get(kind, "pause")  # a verb of bulk operations
 
