@@ -464,7 +464,7 @@ async def test_a_state_that_cannot_be_read_fails_calls_and_says_what_to_do(
     if when == "while it is open":
         await env.advance(70)
     partner.away = False
-    with pytest.raises(RunFailed, match="batuta partners forget breaker bank") as failed:
+    with pytest.raises(RunFailed, match="batuta partners delete breaker bank") as failed:
         await (await env.start(pays, "b")).result(130)
     assert isinstance(failed.value.__cause__, GateFailed)
     found = await env.client.breakers.get("bank")
