@@ -50,3 +50,8 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
 
 def test_no_file_was_left_half_merged() -> None:
     assert not offences(HALF_MERGED)
+
+
+def test_no_link_leads_out_of_the_repository() -> None:
+    links = [path for path in repository_files() if path.is_symlink()]
+    assert [path for path in links if not path.resolve().is_relative_to(ROOT)] == []
