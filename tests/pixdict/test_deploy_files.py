@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from batuta.metrics import GAUGES, METRICS
 from pixdict.connect.monitor.metrics import MONITOR_METRICS, MonitorMetrics
+from pixdict.connect.reconciliation import ReconciliationMetrics
 from tests.architecture.source import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -15,15 +16,22 @@ NAMED = re.compile(r"\b((?:dict|batuta)_\w+)(?=[{\[)\s\"'\\])")
 
 
 def ours():
+    return registered(MonitorMetrics) | {one.name for one in MONITOR_METRICS}
+
+
+def registered(metrics):
     registry = CollectorRegistry()
-    MonitorMetrics(registry)
-    gauges = {family.name + ("_total" if family.type == "counter" else "") for family in registry.collect()}
-    return gauges | {one.name for one in MONITOR_METRICS}
+    metrics(registry)
+    return {family.name + ("_total" if family.type == "counter" else "") for family in registry.collect()}
 
 
 def series():
     of_batuta = {one.name for one in (*METRICS, *GAUGES)}
-    return {name + suffix for name in ours() | of_batuta for suffix in ("", "_bucket", "_count", "_sum")}
+    return {
+        name + suffix
+        for name in ours() | registered(ReconciliationMetrics) | of_batuta
+        for suffix in ("", "_bucket", "_count", "_sum")
+    }
 
 
 def test_every_metric_that_is_named_exists():
@@ -47,7 +55,8 @@ def test_the_metrics_have_the_names_of_document_a():
 
 def test_the_dashboard_shows_every_metric_and_its_panels_do_not_overlap():
     board = json.loads((DEPLOY / "grafana" / "pixdict.json").read_text())
-    assert not [name for name in ours() if name not in json.dumps(board)]
+    shown = json.dumps(board)
+    assert not [name for name in ours() | registered(ReconciliationMetrics) if name not in shown]
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     places = [panel["gridPos"] for panel in board["panels"]]
     cells = [

@@ -25,6 +25,8 @@ _SCHEMA = (
         updated_at {time} NOT NULL
     )""",
     "CREATE INDEX IF NOT EXISTS dict_entries_by_key ON dict_entries (key_value)",
+    "CREATE INDEX IF NOT EXISTS dict_entries_by_cid ON dict_entries (key_type, cid)",
+    "CREATE INDEX IF NOT EXISTS dict_entries_by_request_id ON dict_entries (request_id)",
     """CREATE TABLE IF NOT EXISTS dict_claims (
         id TEXT PRIMARY KEY,
         side TEXT NOT NULL,
@@ -54,6 +56,10 @@ class KeyTables:
             await self._database.script([one.format(time=time) for one in _SCHEMA])
             self._is_ready = True
         return await self._database.run(statement, *values)
+
+    async def run(self, statement: str, *values: Any) -> list[dict[str, Any]]:
+        """One statement of those who compare the tables with the directory."""
+        return await self._run(statement, *values)
 
     async def insert_entry(self, row: EntryRow) -> None:
         """Add an entry; one of that id stays as it is."""
