@@ -8,8 +8,9 @@ SHELL := /bin/sh
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
-# How many tests at once. More than two cores can do: many wait for processes, leases and seconds.
-WORKERS ?= 3
+# How many tests at once. More than two cores can do: many wait for processes, leases and seconds, so that three take a
+# third longer than five.
+WORKERS ?= 5
 
 PY := $(VENV)/bin/python
 CODE := $(wildcard src tests bench chaos examples tools)

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from datetime import datetime
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 from urllib.parse import quote
 
 from msgspec import Raw
@@ -43,7 +44,6 @@ from batuta.bus.subscriptions import Subscription
 from batuta.bus.worker import delivery_jobs, with_deliveries
 from batuta.clock import SECOND
 from batuta.errors import LONGEST_WORDS, ActivityFailed, InvalidInput, MatchesEverything
-from batuta.flows.calls.flows import Flows
 from batuta.ids import RunId, new_run_id
 from batuta.journal.audit import ActFilter
 from batuta.journal.dead_letters import DeadLetter
@@ -57,8 +57,11 @@ from batuta.resilience.operators import Breakers, Limits
 from batuta.resilience.outside import ClientGates
 from batuta.serde import decoder_for, encode
 from batuta.settings import Settings
-from batuta.webhooks.client import SafeHttpClient
-from batuta.webhooks.manager import Webhooks, delivering
+
+if TYPE_CHECKING:
+    from batuta.flows.calls.flows import Flows
+    from batuta.webhooks.client import SafeHttpClient
+    from batuta.webhooks.manager import Webhooks
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -99,14 +102,25 @@ class Batuta:
         self.limits = Limits(backend.partners)
         """Limits towards partners: listed and changed."""
         self._gates = ClientGates(backend.partners)
-        self.webhooks = Webhooks(self, backend.partners)
-        """Webhooks to other people's endpoints."""
-        self.flows = Flows(self, backend.flows)
-        """Flows: JSON documents, the events that start them, and their runs."""
         self.bus = BusClient(backend.bus)
         """Topics and subscriptions of the bus, and what waits to be delivered."""
         self.namespace = Namespace(backend.namespace)
         """The namespace itself: its name, whether it can be used, who acts there."""
+
+    # Imported by the first use: `import batuta` does without them.
+    @cached_property
+    def webhooks(self) -> Webhooks:
+        """Webhooks to other people's endpoints."""
+        from batuta.webhooks.manager import Webhooks
+
+        return Webhooks(self, self._backend.partners)
+
+    @cached_property
+    def flows(self) -> Flows:
+        """Flows: JSON documents, the events that start them, and their runs."""
+        from batuta.flows.calls.flows import Flows
+
+        return Flows(self, self._backend.flows)
 
     async def __aenter__(self) -> Self:
         await self._opening()
@@ -125,7 +139,8 @@ class Batuta:
             await self._gates.close()
             if self._broker is not None:
                 await self._broker.close()
-            await self.webhooks.close()
+            if "webhooks" in vars(self):
+                await self.webhooks.close()
             await self._backend.close()
         finally:
             await self._closing()
@@ -453,7 +468,7 @@ class Batuta:
         settings = {"bus": self._settings.bus} | settings
         worker = self._backend.worker(
             workflows,
-            [*activities, *jobs, *delivering(self.webhooks, webhooks), *deliveries.values(), *relaying],
+            [*activities, *jobs, *self._deliverers(webhooks), *deliveries.values(), *relaying],
             queues,
             schedules,
             on_dead_letter=on_dead_letter,
@@ -466,6 +481,13 @@ class Batuta:
         return with_deliveries(
             worker, self._backend, subscriptions, deliveries, self._settings.bus_keep, relay, self._broker
         )
+
+    def _deliverers(self, webhooks: bool | SafeHttpClient) -> Sequence[object]:
+        if webhooks is False:
+            return ()
+        from batuta.webhooks.manager import delivering
+
+        return delivering(self.webhooks, webhooks)
 
 
 @contextmanager

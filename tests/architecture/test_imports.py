@@ -39,7 +39,7 @@ FACADE_USERS = frozenset({"cli", "__main__", "testing"})
 FORBIDDEN = frozenset(
     {("engine", "stores"), ("stores", "engine"), ("server", "engine"), ("server", "stores")},
 )
-MAY_IMPORT_LATE = frozenset({"connect", "cli", "testing"})
+MAY_IMPORT_LATE = frozenset({"client", "connect", "cli", "testing"})
 OPTIONAL = frozenset(
     {
         "asyncpg",

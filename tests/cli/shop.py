@@ -54,6 +54,16 @@ def block(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@activity(retry=Retry(attempts=1))
+async def decline(reason: str) -> None:
+    raise ValueError(reason)
+
+
+@workflow
+async def declined(reason: str) -> None:
+    await decline(reason)
+
+
 @workflow
 async def total(numbers: list[int]) -> int:
     found = 0

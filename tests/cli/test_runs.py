@@ -66,6 +66,16 @@ def test_every_command_shows_where_a_workflow_raised(cli: Cli, work: Work) -> No
     assert "(shop.py:" in cli("dead-letters", "list").stdout
 
 
+def test_the_traceback_of_a_run_begins_in_the_activity_that_failed(cli: Cli, work: Work) -> None:
+    work()
+    cli("runs", "start", "declined", "--input", '"too late"', "--id", "d-1", "--wait")
+    told = document(cli, "runs", "show", "d-1")["traceback"]
+    raised, between, reached = told.partition("The workflow got this error from activity decline:")
+    assert between
+    assert "raise ValueError(reason)\nValueError: too late" in raised
+    assert "await decline(reason)" in reached
+
+
 def test_waiting_for_a_run_that_is_parked_ends_with_the_reason(cli: Cli, work: Work) -> None:
     work()
     result = cli("runs", "start", "stuck", "--wait", "--json")

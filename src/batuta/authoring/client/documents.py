@@ -37,6 +37,8 @@ async def run_document(handle: Handle[Any]) -> tuple[Description, Timeline, dict
             more["result"] = await handle.result()
     except (RunNotCompleted, PayloadSealed) as error:
         more |= ended_with(error)
+        if more.get("traceback"):
+            more["traceback"] = _with_step(more["traceback"], timeline)
     return run, timeline, more
 
 
@@ -69,6 +71,17 @@ def ended_with(error: Exception) -> dict[str, str]:
     """The error that a run ended with, and its traceback where there is one."""
     traceback = error.traceback if isinstance(error, RunFailed) else ""
     return {"error": str(error), "traceback": traceback} if traceback else {"error": str(error)}
+
+
+def _with_step(traceback: str, timeline: Timeline) -> str:
+    """The traceback of a run, after that of the step whose error it raised: the code that failed is there."""
+    raised = traceback.rstrip().rpartition("\n")[2]
+    for step in reversed(timeline.steps):
+        error = step.error
+        if step.kind is StepKind.ACTIVITY and error and error.traceback.rstrip().endswith(f"\n{raised}"):
+            between = f"The workflow got this error from activity {step.name}:"
+            return f"{error.traceback.rstrip()}\n\n{between}\n\n{traceback}"
+    return traceback
 
 
 def queue_document(queue: QueueInfo) -> dict[str, Any]:

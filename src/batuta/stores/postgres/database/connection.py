@@ -23,6 +23,7 @@ from batuta.stores.postgres.database.address import Address
 from batuta.stores.postgres.database.errors import TRANSIENT, answered, translate, unreachable
 from batuta.stores.postgres.database.process_fork import opening
 from batuta.stores.postgres.database.row_locks import in_turns
+from batuta.stores.postgres.fast.array_types import declare_arrays
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -421,6 +422,8 @@ class Session:
         _sessions.add(self)
         _read_in_small_pieces(connection)
         _notice_dead_peers(connection)
+        if asyncpg.__version__.startswith(KNOWN_INSIDE):
+            declare_arrays(connection)
         if self._hook is not None:
             try:
                 await self._hook(connection)
