@@ -98,6 +98,10 @@ _HIDDEN: tuple[tuple[type[BaseException], str], ...] = (
     ),
     (errors.PayloadRefused, "this server lacks the keys of the namespace's payloads: give it BATUTA_KEYS"),
     (errors.AuditKeyMissing, "this server lacks the key of the audit log: give it BATUTA_AUDIT_KEY"),
+    (
+        errors.BadData,
+        "the database cannot hold a value of this request: a number is too large, or a text is odd; send another",
+    ),
     (errors.StoreError, "the database failed: the server's log tells more under this trace id"),
 )
 """Errors whose own words may name hosts, files or statements: these are said in their place."""

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from itertools import product
 from typing import Any, get_origin
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -168,6 +169,11 @@ def unfit_queries(route: Route) -> Iterator[str]:
         yield from ("limit=0", "limit=abc", "limit=1&limit=2")
     if "cursor" in known and route.noun != "schedules":
         yield "cursor=%27%3B--"
+        yield "cursor=AA%3D%3D"  # NUL in base64
+        yield "cursor=%5B%22a%5Cu0000%22%2C1%5D"
+        yield f"cursor=%5B%22a%22%2C{10**20}%5D"
+    if {"cursor", "event_id"} <= set(known):
+        yield f"cursor=x&event_id={UUID(int=1)}"
     if "since" in known:
         yield "since=yesterday"
     if "state" in known and route.noun != "retention":
@@ -197,7 +203,17 @@ async def test_an_unknown_path_and_a_wrong_method_are_problems(gated: Web) -> No
     unknown = await gated.get("/api/v1/nothing")
     assert (unknown.status, unknown.json["code"], is_problem(unknown)) == (404, "not_found", True)
     wrong = await gated.ask("PATCH", "/api/v1/runs")
-    assert (wrong.status, wrong.headers["allow"], is_problem(wrong)) == (405, "GET, POST", True)
+    assert (wrong.status, wrong.headers["allow"], is_problem(wrong)) == (405, "GET, HEAD, POST", True)
+    streams = await gated.ask("HEAD", "/api/v1/events")
+    assert (streams.status, streams.headers["allow"]) == (405, "GET")
+    for method, path, status in (("POST", "/runs", 405), ("OPTIONS", "/", 405), ("GET", "/assets/none.js", 404)):
+        answer = await gated.ask(method, path)
+        assert (answer.status, is_problem(answer)) == (status, True)
+    for route in GUARDED:
+        if route.parameters:
+            path = "/".join("a%00b" if part.startswith("{") else part for part in route.path.split("/"))
+            answer = await gated.ask(route.method, path, body_of(route), headers={"x-scope": "admin"})
+            assert (answer.status, answer.json["code"]) == (404, "not_found"), route
 
 
 async def test_openapi_describes_every_route_with_its_scope(gated: Web) -> None:

@@ -157,6 +157,7 @@ class Server:
         """End operations and streams, and close the clients that this server opened."""
         self.drain()
         await self.live.close()
+        await self.endpoint.reads.close()
         await self.operations.close()
         await self.cache.close()
         await self._stack.aclose()

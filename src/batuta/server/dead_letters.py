@@ -223,7 +223,14 @@ _ALL = "/api/v1/dead-letters"
 
 ROUTES = (
     route(
-        "GET", _ALL, list_letters, "Dead letters, newest first.", DeadLetters, query=DeadLetterPageQuery, payloads=True
+        "GET",
+        _ALL,
+        list_letters,
+        "Dead letters, newest first.",
+        DeadLetters,
+        query=DeadLetterPageQuery,
+        payloads=True,
+        shared=True,
     ),
     route(
         "GET",
@@ -233,6 +240,7 @@ ROUTES = (
         DeadLetterGroups,
         query=DeadLetterPageQuery,
         payloads=True,
+        shared=True,
     ),
     route("GET", f"{_ALL}/count", count, "Count the dead letters that match filters.", Count, query=DeadLetterQuery),
     route("GET", f"{_ALL}/{{id}}", show, "One dead letter.", DeadLetterDocument, payloads=True),

@@ -298,6 +298,7 @@ ROUTES = (
         query=RunPageQuery,
         answer=RunPage,
         payloads=True,
+        shared=True,
     ),
     Route(
         method="POST",
@@ -319,6 +320,7 @@ ROUTES = (
         query=RunPageQuery,
         answer=RunsView,
         payloads=True,
+        shared=True,
     ),
     Route(
         method="GET",
@@ -328,6 +330,7 @@ ROUTES = (
         summary="Count the runs that match filters.",
         query=RunQuery,
         answer=Count,
+        shared=True,
     ),
     Route(
         method="GET",
@@ -337,6 +340,7 @@ ROUTES = (
         summary="Count the runs that match filters, by state.",
         query=RunQuery,
         answer=States,
+        shared=True,
     ),
     Route(
         method="GET",
@@ -356,6 +360,7 @@ ROUTES = (
         summary="One run and its timeline.",
         answer=RunView,
         payloads=True,
+        shared=True,
     ),
     Route(
         method="GET",

@@ -183,7 +183,7 @@ def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **mo
 
 
 ROUTES = (
-    _route("GET", _ALL, list_schedules, "Schedules, by id.", SchedulePage, query=PageQuery, payloads=True),
+    _route("GET", _ALL, list_schedules, "Schedules, by id.", SchedulePage, query=PageQuery, payloads=True, shared=True),
     _route("POST", _ALL, create, "Make a schedule.", ScheduleView, body=NewScheduleBody, status=201, large=True),
     _route("GET", _ONE, show, "One schedule.", ScheduleView, payloads=True),
     _route("PUT", _ONE, replace, "Replace a schedule.", ScheduleView, body=ScheduleBody, large=True),

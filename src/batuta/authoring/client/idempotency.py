@@ -64,6 +64,9 @@ class IdempotencyKeys:
 
 def _decode(cursor: str) -> str:
     try:
-        return b64decode(cursor, validate=True).decode()
+        found = b64decode(cursor, validate=True).decode()
     except ValueError:
-        raise InvalidInput("the cursor is none of a page of idempotency keys") from None
+        found = ""
+    if not found.isprintable() or not found:
+        raise InvalidInput("the cursor is none of a page of idempotency keys")
+    return found

@@ -205,7 +205,10 @@ def _value(text: str) -> object:
 
 def _number(cursor: str | None) -> int | None:
     try:
-        return None if cursor is None else int(cursor)
+        number = None if cursor is None else int(cursor)
+        if number is None or 0 <= number < 2**63:
+            return number
+        raise ValueError(cursor)
     except ValueError:
         raise InvalidInput(f"{cursor!r} is not a cursor: pass the cursor of the previous page") from None
 

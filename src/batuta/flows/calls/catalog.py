@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +25,7 @@ WAITS: Final = "flow waits "
 """Beginning of the kind of documents that say what flows wait for, by the type of the event; keys are paths."""
 _FOR_EVER = 1_000 * 366 * 86_400 * 10**6
 _TRIES = 5
+_LAST_VERSION = 2**31 - 1
 
 
 class WorkflowPage(Struct):
@@ -178,10 +179,16 @@ def _place(cursor: str | None) -> tuple[str, int] | None:
     if cursor is None:
         return None
     try:
-        found: tuple[str, int] = json.decode(cursor, type=tuple[str, int])
+        name, version = json.decode(cursor, type=tuple[str, int])
     except ValueError:
-        raise InvalidInput("the cursor is none of a page of flows") from None
-    return found
+        raise no_cursor(cursor) from None
+    if not 0 <= version <= _LAST_VERSION or "\x00" in name:
+        raise no_cursor(cursor)
+    return name, version
+
+
+def no_cursor(given: str) -> InvalidInput:
+    return InvalidInput(f"{given[:100]!r} is not a cursor: pass the cursor of the previous page")
 
 
 def check_limit(limit: object) -> None:
@@ -189,7 +196,7 @@ def check_limit(limit: object) -> None:
         raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to {MOST}")
 
 
-def uuid_or(given: object, unknown: type[Exception]) -> UUID:
+def uuid_or(given: object, unknown: Callable[[str], Exception]) -> UUID:
     """The UUID, or the error that there is no such thing."""
     if isinstance(given, UUID):
         return given

@@ -14,7 +14,7 @@ from batuta.authoring.client.flows import FlowBackend
 from batuta.authoring.client.schedules import Overlap
 from batuta.clock import SystemClock, as_datetime
 from batuta.errors import InvalidInput, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
-from batuta.flows.calls.catalog import WAITS, check_limit, uuid_or
+from batuta.flows.calls.catalog import WAITS, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.triggers import Asked, Trigger, trigger_of
 from batuta.flows.models import EVENT_SIGNAL, Event, normalised_source, normalised_type, wait_prefix
 from batuta.flows.values import MISSING, look_up, parse_path
@@ -201,7 +201,7 @@ class Events:
         kind = None if type is None else normalised_type(type)
         origin = None if source is None else normalised_source(source)
         where = EventFilter(type=kind, source=origin, external_id=external_id)
-        before = None if cursor is None else uuid_or(cursor, _NoCursor)
+        before = None if cursor is None else uuid_or(cursor, no_cursor)
         rows = await self._backend.store.events(where, before, limit + 1)
         page = rows[:limit]
         return EventPage([self.view(row) for row in page], str(page[-1].event_id) if len(rows) > limit else None)
@@ -217,11 +217,6 @@ class Events:
             external_id=row.external_id,
             created_at=created,
         )
-
-
-class _NoCursor(InvalidInput):
-    def __init__(self, given: str) -> None:
-        super().__init__(f"{given!r} is not a cursor: pass the cursor of the previous page")
 
 
 def _text(name: str, given: object, longest: int) -> str:

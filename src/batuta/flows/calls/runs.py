@@ -13,7 +13,7 @@ from msgspec import Struct
 from batuta.authoring.backend import Description
 from batuta.authoring.client.flows import FlowBackend
 from batuta.errors import FlowConflict, InvalidInput, UnknownEvent, UnknownFlow, UnknownRun
-from batuta.flows.calls.catalog import Catalog, check_limit, uuid_or
+from batuta.flows.calls.catalog import Catalog, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.events import Client, Events
 from batuta.flows.calls.reading import read_run
 from batuta.flows.calls.triggers import Trigger, trigger_of
@@ -184,7 +184,7 @@ class FlowRuns:
     ) -> RunPage:
         flow = None if workflow_id is None else (await self._catalog.row(workflow_id)).workflow_id
         events = None if event_id is None else (uuid_or(event_id, UnknownEvent),)
-        before = None if cursor is None else UUID(cursor)
+        before = None if cursor is None else uuid_or(cursor, no_cursor)
         where = FlowRunFilter(workflow_id=flow, event_ids=events)
         links = await self._backend.store.flow_runs(where, before, limit + 1)
         page = links[:limit]

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -26,6 +27,7 @@ from batuta.server.http.call import Answer, Call, Refused
 from batuta.server.http.decoding import read_body, read_query
 from batuta.server.http.routing import Found, Repeat, Route, Router, Scope
 from batuta.server.http.security_headers import RAW_SECURITY_HEADERS
+from batuta.server.http.shared_reads import SharedReads
 from batuta.telemetry import RequestReplayed, RequestServed
 
 log = logging.getLogger("batuta.server")
@@ -45,6 +47,7 @@ class Endpoint:
 
     def __init__(self, server: Any, router: Router) -> None:
         self._server, self._router, self._clock = server, router, SystemClock()
+        self.reads = SharedReads()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         request, began = Request(scope, receive), self._clock.monotonic()
@@ -97,10 +100,10 @@ class Endpoint:
     ) -> Response:
         method = "GET" if request.method == "HEAD" and "HEAD" not in found.routes else request.method
         route = found.routes.get(method)
-        if not found.routes:
+        if not found.routes or any("\x00" in value for value in found.values):
             raise Refused(404, "not_found", "no such path: /openapi.json lists the paths that there are")
         if route is None or (route.streams and request.method == "HEAD"):
-            allowed = ", ".join(sorted(found.routes))
+            allowed = ", ".join(_allowed(found))
             raise Refused(405, "method_not_allowed", f"this path takes {allowed}", allow=allowed)
         principal = await self._server.auth.admit(request, route)
         query, apart = read_query(route.query, request.scope.get("query_string", b""), _also(route))
@@ -124,6 +127,16 @@ class Endpoint:
             with acting_as(principal.actor):
                 if key is not None and route.method == "POST" and route.repeat is not Repeat.FREE:
                     return await self._redacted(await _once(call, key), call, redactor)
+                if route.shared:
+                    asked = (
+                        route.path,
+                        tuple(found.values),
+                        request.url.query,
+                        client.namespace.name,
+                        redactor is None,
+                    )
+                    reply = await self.reads.read(asked, lambda: _read(call, redactor))
+                    return _sent(reply, request.headers)
                 answer = await route.handler(call)
         except BatutaError as error:
             problem = problem_of(error)
@@ -133,7 +146,7 @@ class Endpoint:
         if isinstance(answer, Response):
             limit.reschedule(None)  # a stream lasts as long as it is read
             return answer
-        return _response(route, answer, request.headers, redactor)
+        return _sent(_reply(route, answer, redactor), request.headers)
 
     async def _redacted(self, response: Response, call: Call, redactor: Redactor | None) -> Response:
         """A problem without what redaction hides: the words of an error may quote payloads."""
@@ -198,7 +211,7 @@ async def _once(call: Call, key: str) -> Response:
 
     async def work() -> tuple[str, bool]:
         try:
-            response = _response(route, await route.handler(call), call.request.headers, None)  # kept as it is
+            response = _sent(_reply(route, await route.handler(call), None), call.request.headers)  # kept as it is
         except Refused as error:
             response = _refusal(error.problem, call.trace_id)
         except BatutaError as error:
@@ -226,6 +239,12 @@ async def _once(call: Call, key: str) -> Response:
     return Response(kept.content, kept.status, dict(kept.headers) | {"Idempotency-Replayed": "true"})
 
 
+def _allowed(found: Found) -> list[str]:
+    """The methods of a path: HEAD goes with each GET that ends."""
+    head = {"HEAD"} if "GET" in found.routes and not found.routes["GET"].streams else set()
+    return sorted(found.routes.keys() | head)
+
+
 def _refusal(problem: Problem, trace_id: str) -> Response:
     return Response(problem.body(trace_id), problem.status, problem.headers(trace_id))
 
@@ -250,21 +269,37 @@ def route_path(scope: AsgiScope) -> str:
     return path[len(root) :] if root and path.startswith(root + "/") else path
 
 
-def _response(route: Route, answer: Any, asked: Headers, redactor: Redactor | None) -> Response:
+class _Reply(Struct, frozen=True):
+    """An answer as bytes, before it is known whether the caller has them."""
+
+    status: int
+    headers: dict[str, str]
+    data: bytes
+
+
+async def _read(call: Call, redactor: Redactor | None) -> _Reply:
+    return _reply(call.route, await call.route.handler(call), redactor)
+
+
+def _reply(route: Route, answer: Any, redactor: Redactor | None) -> _Reply:
     headers: dict[str, str] = {"Content-Type": "application/json", "Cache-Control": "no-store"}
     status = route.status
     if isinstance(answer, Answer):
         headers |= answer.headers
         status, answer = answer.status or status, answer.body
     if status == 204:
-        return Response(b"", 204, headers)
+        return _Reply(204, headers, b"")
     data = _encode(answer)
     if redactor is not None:
         data = _encode(redactor.value(msgspec.json.decode(data)))
     if route.method == "GET" and status == 200:
-        tag = f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'
-        headers["ETag"], headers["Cache-Control"] = tag, "no-cache, private"
-        known = asked.get("if-none-match", "")
-        if known and (known.strip() == "*" or tag in {one.strip().removeprefix("W/") for one in known.split(",")}):
-            return Response(b"", 304, headers)
-    return Response(data, status, headers)
+        headers["ETag"] = f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'
+        headers["Cache-Control"] = "no-cache, private"
+    return _Reply(status, headers, data)
+
+
+def _sent(reply: _Reply, asked: Headers) -> Response:
+    known, tag = asked.get("if-none-match", ""), reply.headers.get("ETag")
+    if known and tag and (known.strip() == "*" or tag in {one.strip().removeprefix("W/") for one in known.split(",")}):
+        return Response(b"", 304, reply.headers)
+    return Response(reply.data, reply.status, reply.headers)

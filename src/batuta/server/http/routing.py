@@ -64,6 +64,8 @@ class Route(Struct, frozen=True, kw_only=True):
     repeat: Repeat = Repeat.KEPT
     streams: bool = False
     """Its answer goes on: there is no HEAD for it."""
+    shared: bool = False
+    """It is read once for all who ask for the same at the same time. The answer must not depend on the caller."""
     large: bool = False
     """Its body carries a payload: the larger limit of size applies."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from importlib.resources import files
 from mimetypes import guess_type
 from urllib.parse import unquote
@@ -11,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from batuta.ids import new_trace_id
+from batuta.server.http.call import Refused
 from batuta.server.http.endpoint import route_path
 from batuta.server.http.security_headers import SECURITY_HEADERS
 
@@ -32,7 +35,8 @@ class StaticFiles:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         if request.method not in ("GET", "HEAD"):
-            response = Response(b"", 405, {"Allow": "GET, HEAD"})
+            refused = Refused(405, "method_not_allowed", "this path takes GET, HEAD")
+            response = _problem(refused, {"Allow": "GET, HEAD"})
         else:
             response = self._file(route_path(scope).strip("/"), str(scope.get("root_path", "")).rstrip("/") + "/")
         for name, value in SECURITY_HEADERS.items():
@@ -45,7 +49,7 @@ class StaticFiles:
             age = "public, max-age=31536000, immutable" if path.startswith("assets/") else "no-cache"
             return Response(found[0], headers={"Content-Type": found[1], "Cache-Control": age})
         if path.startswith("assets/"):
-            return Response(b"", 404)
+            return _problem(Refused(404, "not_found", "the dashboard has no such file: load the page again"))
         page = self._read("index.html")
         text = _EMPTY if page is None else page[0].decode().replace(BASE, html.escape(base))
         return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
@@ -64,3 +68,9 @@ class StaticFiles:
         if len(self._kept) < 1_000:
             self._kept[path] = kept
         return kept
+
+
+def _problem(refused: Refused, headers: Mapping[str, str] | None = None) -> Response:
+    trace_id = new_trace_id()
+    problem = refused.problem
+    return Response(problem.body(trace_id), problem.status, {**problem.headers(trace_id), **(headers or {})})
