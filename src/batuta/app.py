@@ -13,6 +13,7 @@ from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
 from batuta.authoring.middleware import Middleware
+from batuta.bus.subscriptions import Subscription
 from batuta.errors import InvalidInput
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.retention import Retention
@@ -36,12 +37,15 @@ class App(Struct, frozen=True, kw_only=True):
     """Called with each dead letter that the worker makes."""
     retention: Sequence[Retention] = ()
     middleware: Sequence[Middleware] = ()
+    subscriptions: Sequence[Subscription] = ()
+    """Of topics of the bus, made with `batuta.bus.subscribe`."""
     webhooks: bool = False
     """It delivers webhooks."""
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:
-        """All workflows, activities, jobs and schedules at the top level of a module, its own and imported ones.
+        """All workflows, activities, jobs, schedules and subscriptions at the top level of a module, its own and
+        imported ones.
 
         Raises InvalidInput when there are none. Activities that are methods need an instance: make an App of it.
         """
@@ -55,11 +59,13 @@ class App(Struct, frozen=True, kw_only=True):
                 f"name another module, or MODULE:ATTR where ATTR is a batuta.App"
             )
         schedules = {id(value): value for value in vars(module).values() if isinstance(value, Schedule)}
+        subscriptions = {id(value): value for value in vars(module).values() if isinstance(value, Subscription)}
         return cls(
             workflows=workflows,
             activities=_without_twins(activities),
             jobs=_without_twins(jobs),
             schedules=list(schedules.values()),
+            subscriptions=list(subscriptions.values()),
         )
 
 

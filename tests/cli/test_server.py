@@ -89,6 +89,8 @@ def test_dev_without_an_argument_is_a_tour_of_a_living_system(spawn: Spawn) -> N
     found = ask(f"{base}/api/v1/overview?kind=any")
     assert {one["name"] for one in found["workflows"]} >= {"order", "approval", "album", "notify"}
     assert ask(f"{base}/api/v1/schedules")["schedules"][0]["id"] == "orders"
+    assert "album-holiday" in {one["id"] for one in ask(f"{base}/api/v1/runs?id_prefix=album")["runs"]}
+    assert ask(f"{base}/api/v1/bus")["subscriptions"][0]["topic"] == "shipments"
     with urllib.request.urlopen(base, timeout=30) as page:
         assert b"Batuta" in page.read()
     tour.send_signal(signal.SIGINT)

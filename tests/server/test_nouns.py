@@ -172,6 +172,7 @@ async def test_the_overview_counts_what_the_filter_lets_through(web: Web, worker
     assert (found["states"]["completed"], found["states"]["failed"], found["total"]) == (1, 1, 2)
     assert [bar["id"] for bar in found["workflows"][0]["last"]] == ["b", "a"]
     assert sum(bucket["started"] for bucket in found["chart"]["buckets"]) == 2
+    assert found["chart"]["seconds"] == 10  # five minutes: before the first run there is nothing to draw
     assert (await web.get("/api/v1/overview", name="other")).json["total"] == 0
     assert (await web.get("/api/v1/status")).json["dead_letters"] == 1
     assert (await web.get("/api/v1/audit/verify")).json["problem"] == ""

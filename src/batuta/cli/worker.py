@@ -112,6 +112,7 @@ async def _work(
             on_dead_letter=app.on_dead_letter,
             retention=app.retention,
             middleware=app.middleware,
+            subscriptions=app.subscriptions,
             webhooks=app.webhooks,
         )
         names = sorted(one.name for one in app.workflows)

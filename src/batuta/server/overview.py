@@ -26,6 +26,8 @@ from batuta.server.runs import states_of
 _SAMPLE = 1_000
 _BARS = 36
 _BUCKETS = 30
+_SHORTEST, _SHORTEST_CUT = timedelta(minutes=5), timedelta(seconds=30)
+"""That a chart shows."""
 _OFTEN = 5
 _BAD = (RunState.FAILED, RunState.TIMED_OUT)
 
@@ -124,7 +126,7 @@ async def overview(call: Call) -> dict[str, Any]:
         "total": counted.total,
         "needs_attention": attention,
         "workflows": _bars(page.runs),
-        "chart": _chart(page.runs, since, ago(query.until, "until") or moment),
+        "chart": _chart(page.runs, since, ago(query.until, "until") or moment, is_cut=page.cursor is not None),
         "sampled": len(page.runs),
         "queues": [queue_document(queue) for queue in found.queues],
         "workers": found.workers,
@@ -163,8 +165,11 @@ def _seconds(run: Description) -> float | None:
     return None if run.closed_at is None or run.created_at is None else (run.closed_at - run.created_at).total_seconds()
 
 
-def _chart(runs: Sequence[Description], since: datetime, until: datetime) -> Chart:
-    """Pieces of time of the same length."""
+def _chart(runs: Sequence[Description], since: datetime, until: datetime, *, is_cut: bool) -> Chart:
+    """Pieces of time of the same length. Time of which no run is known, for there was none, or (`is_cut`) because there
+    are more than these, is not drawn."""
+    oldest = min((run.created_at for run in runs if run.created_at is not None), default=since)
+    since = max(since, min(oldest, until - (_SHORTEST_CUT if is_cut else _SHORTEST)))
     length = max((until - since).total_seconds() / _BUCKETS, 1.0)
     start = since.timestamp()
     buckets = [Bucket(at=datetime.fromtimestamp(start + place * length, UTC)) for place in range(_BUCKETS)]
@@ -197,6 +202,7 @@ ROUTES = (
         summary="Counts by state, the last runs of each workflow, a chart, queues and workers.",
         query=RunQuery,
         answer=Overview,
+        shared=True,
     ),
     Route(
         method="GET",
@@ -206,5 +212,6 @@ ROUTES = (
         summary="Workers, queues, and what needs a person.",
         query=StatusQuery,
         answer=StatusDocument,
+        shared=True,
     ),
 )

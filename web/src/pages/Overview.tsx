@@ -86,7 +86,10 @@ function Loaded({ data, filters }: { data: Document; filters: URLSearchParams })
       <div class="two">
         <section class="card">
           <header>
-            <h2>Completed and failed, a minute</h2>
+            <h2>
+              Completed and failed, a minute
+              {data.total > data.sampled && <span class="small faint"> · of the newest {grouped(data.sampled)} runs</span>}
+            </h2>
             <Legend series={outcome} />
           </header>
           <BarChart times={times} series={outcome} height={150} format={count} label="Completed and failed runs a minute" />

@@ -41,7 +41,7 @@ export default function Partners(): JSX.Element {
       <div class="page-head">
         <div>
           <h1>Partners</h1>
-          <p>Circuit breakers and limits that all workers share. Runs that wait for one cost no attempt.</p>
+          <p>Circuit breakers and limits that all workers share. Runs that wait for one cost no attempt; their reason names it.</p>
         </div>
       </div>
       {found.error && <Trouble error={found.error} retry={found.reload} />}
@@ -55,14 +55,6 @@ export default function Partners(): JSX.Element {
         </section>
       )}
       {found.data && found.data.breakers.length > 0 && <BreakerTable breakers={found.data.breakers} canAct={canAct} force={(breaker, to) => setForced({ breaker, to })} />}
-      {found.data && found.data.breakers.length + found.data.limits.length > 0 && (
-        <p class="faint small">
-          The reason of a run that waits for one names it.{" "}
-          <Link to="/runs" query={new URLSearchParams({ state: "waiting" })} class="link">
-            Waiting runs
-          </Link>
-        </p>
-      )}
       {found.data && found.data.limits.length > 0 && (
         <LimitTable
           limits={found.data.limits}
@@ -99,7 +91,13 @@ export default function Partners(): JSX.Element {
 function BreakerTable({ breakers, canAct, force }: { breakers: Breaker[]; canAct: boolean; force: (breaker: Breaker, to: Force) => void }): JSX.Element {
   return (
     <section class="card scroll-x">
-      <table>
+      <header>
+        <h2>Breakers</h2>
+        <Link to="/runs" query={new URLSearchParams({ state: "waiting" })} class="link small">
+          Waiting runs
+        </Link>
+      </header>
+      <table class="stacks">
         <thead>
           <tr>
             <th>Breaker</th>
@@ -119,14 +117,14 @@ function BreakerTable({ breakers, canAct, force }: { breakers: Breaker[]; canAct
                 <b class="mono">{one.name}</b>
                 {one.reason && <div class="faint small">{one.reason}</div>}
               </td>
-              <td>
+              <td data-label="State">
                 <Chip look={look(one)} />
               </td>
-              <td>
+              <td data-label="Since">
                 <Ago at={one.since} />
               </td>
-              <td>{one.state === "open" && !one.forced ? <Ago at={one.until} /> : one.state === "half-open" ? `${one.probes} under way` : <span class="faint">–</span>}</td>
-              <td class="dim">
+              <td data-label="Probes from">{one.state === "open" && !one.forced ? <Ago at={one.until} /> : one.state === "half-open" ? `${one.probes} under way` : <span class="faint">–</span>}</td>
+              <td data-label="Opens after" class="dim">
                 {one.settings.failures !== null && `${one.settings.failures} failures in a row`}
                 {one.settings.failure_rate !== null && ` ${Math.round(one.settings.failure_rate * 100)} % of calls`}
               </td>
@@ -164,7 +162,10 @@ const MOST_KEYS = 20;
 function LimitTable(props: { limits: PartnerLimit[]; canAct: boolean; edit: (limit: PartnerLimit) => void; release: (limit: PartnerLimit, key: string) => void }): JSX.Element {
   return (
     <section class="card scroll-x">
-      <table>
+      <header>
+        <h2>Limits</h2>
+      </header>
+      <table class="stacks">
         <thead>
           <tr>
             <th>Limit</th>
@@ -182,16 +183,16 @@ function LimitTable(props: { limits: PartnerLimit[]; canAct: boolean; edit: (lim
                 <b class="mono">{one.name}</b>
                 {one.changed && <div class="faint small">changed{one.reason && `: ${one.reason}`}</div>}
               </td>
-              <td>
+              <td data-label="Allows">
                 {allowed(one)}
                 {one.changed && <div class="faint small">code says {one.declared || "nothing"}</div>}
               </td>
-              <td>
+              <td data-label="Used">
                 {one.keys.length === 0 && <span class="faint">–</span>}
                 {one.keys.slice(0, MOST_KEYS).map((key) => (
                   <div key={key.key} class="row-gap">
                     <span class="mono">{key.key === "*" ? "all" : key.key}</span>
-                    <span class="dim">{[...Object.entries(key.used).map(([rate, count]) => `${grouped(count)} of ${rate}`), ...(one.concurrency ? [`${key.running} at once`] : []), ...(key.balance !== null ? [`balance ${Math.floor(key.balance)}`] : [])].join(", ")}</span>
+                    <span class="dim">{[...Object.entries(key.used).map(([rate, count]) => `${grouped(count)} of ${rate}`), ...(one.concurrency ? [`${grouped(key.running)} running`] : []), ...(key.balance !== null ? [`balance ${Math.floor(key.balance)}`] : [])].join(", ")}</span>
                     {key.held_until && (
                       <>
                         <Chip look={{ tone: "wait", label: "held by the partner" }} />

@@ -101,6 +101,7 @@ def _worker(client: Any, app: App) -> Any:
         on_dead_letter=app.on_dead_letter,
         retention=app.retention,
         middleware=app.middleware,
+        subscriptions=app.subscriptions,
         webhooks=find_spec("httpcore2") is not None,  # of the extra webhooks
         grace=2.0,
     )

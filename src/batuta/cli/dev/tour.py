@@ -1,15 +1,18 @@
-"""Sample workflows for a first look: orders, an approval, a fan-out, a schedule, a job that becomes a dead letter."""
+"""Sample workflows for a first look: orders, an approval, a fan-out, a schedule, a job that becomes a dead letter, a
+partner behind a breaker, messages of the bus."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from batuta import App, Retry, Schedule, Signal, activity, every, job, publish, random, workflow
+from batuta import App, Retry, Schedule, Signal, activity, bus, every, job, publish, random, run_child, workflow
 from batuta.errors import Failed
 from batuta.flows.workflow import Flows
+from batuta.resilience import breaker, partner_limit
 
 decision = Signal("decision", bool)
+BANK = [breaker("bank", failures=6, open_for=5), partner_limit("bank", rate="100/min", concurrency=10)]
 
 
 class PaymentDeclined(Failed):
@@ -22,7 +25,7 @@ async def reserve(item: str, quantity: int) -> str:
     return f"{quantity} x {item}"
 
 
-@activity(retry=Retry(attempts=4, first=0.5))
+@activity(retry=Retry(attempts=4, first=0.5), gates=BANK)
 async def charge(cents: int, luck: float) -> str:
     """One bank in five is slow to answer; the workflow decides what a refusal means."""
     await asyncio.sleep(0.4)
@@ -40,6 +43,7 @@ async def release(reservation: str) -> str:
 @activity
 async def ship(reservation: str) -> str:
     await asyncio.sleep(0.5)
+    await bus.publish("shipments", {"what": reservation}, key=reservation)
     return f"shipped {reservation}"
 
 
@@ -71,9 +75,15 @@ async def resize(picture: int) -> int:
 
 
 @workflow
-async def album(pictures: int) -> int:
+async def page(first: int, pictures: int) -> int:
     """Many activities at once."""
-    return sum(await asyncio.gather(*(resize(number) for number in range(pictures))))
+    return sum(await asyncio.gather(*(resize(number) for number in range(first, first + pictures))))
+
+
+@workflow
+async def album(pages: int, pictures: int) -> int:
+    """Many children at once."""
+    return sum(await asyncio.gather(*(run_child(page, number * pictures, pictures) for number in range(pages))))
 
 
 @job(retry=Retry(attempts=3, first=0.5))
@@ -82,6 +92,13 @@ async def notify(address: str) -> str:
     if "@" not in address:
         raise ValueError(f"{address!r} is no address")
     return f"sent to {address}"
+
+
+@job
+async def announce(message: bus.Message[dict[str, str]]) -> str:
+    """Gets each message of the topic `shipments`."""
+    await asyncio.sleep(0.1)
+    return f"told the customer: {message.payload['what']} is on its way"
 
 
 REMINDER: dict[str, Any] = {
@@ -112,7 +129,7 @@ async def begin(client: Any) -> None:
     for item, quantity, cents in (("lamp", 2, 4_990), ("chair", 1, 12_900), ("table", 1, 39_900)):
         await client.start(order, item, quantity, cents, id=f"order-{item}", tags={"shop": "tour"})
     await client.start(approval, "a new oven", 89_900, id="approval-oven")
-    await client.start(album, 24, id="album-holiday")
+    await client.start(album, 3, 8, id="album-holiday")
     flow = await client.flows.create(REMINDER)
     await client.flows.publish(flow.id)
     for customer, amount in (("Ana", 2_500), ("Rui", 50)):
@@ -122,8 +139,9 @@ async def begin(client: Any) -> None:
 
 
 APP = App(
-    workflows=[order, approval, album, *_FLOWS["workflows"]],
+    workflows=[order, approval, album, page, *_FLOWS["workflows"]],
     activities=[reserve, charge, release, ship, resize, *_FLOWS["activities"]],
     jobs=[notify],
+    subscriptions=[bus.subscribe("shipments", announce)],
     schedules=[Schedule("orders", every(15), order, "cup", 6, 1_990, tags={"shop": "tour"})],
 )
