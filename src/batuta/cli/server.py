@@ -62,6 +62,7 @@ def server(common: CommonOptions, host: str, port: int, grace: float) -> None:
         from batuta.metrics import Metrics
         from batuta.server import Server
         from batuta.server.access.check import is_loopback
+        from batuta.server.http.connections import Connection
     except ImportError as error:
         raise MissingExtra("batuta server", "server") from error
     log_to_stderr()
@@ -84,6 +85,7 @@ def server(common: CommonOptions, host: str, port: int, grace: float) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        http=Connection,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=round(grace),
         h11_max_incomplete_event_size=64 * 1024,
