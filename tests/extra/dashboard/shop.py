@@ -6,6 +6,7 @@ from typing import Literal
 
 import batuta
 from batuta import App, Retry, Signal, Update, activity, job, run_child, workflow
+from batuta.resilience import breaker, partner_limit
 
 
 @dataclass
@@ -26,7 +27,7 @@ async def reserve(order: str, cents: int) -> str:
     return f"reserved {cents} for {order}"
 
 
-@activity(retry=Retry(attempts=2, first=0.05))
+@activity(retry=Retry(attempts=2, first=0.05), gates=[breaker("bank"), partner_limit("bank", rate="1000/s")])
 async def charge(order: str, cents: int) -> str:
     if cents < 0:
         raise ValueError(f"cannot charge {cents}")

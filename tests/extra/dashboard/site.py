@@ -88,15 +88,14 @@ class Site:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
 
     def ask(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
-        """Of the REST API, without a browser."""
+        """Of the REST API, without a browser. A path with a slash at its start is one of the server."""
+        path = path if path.startswith("/") else f"/api/v1/{path}"
         headers = {"Accept": "application/json"}
         if body is not None:
             token = self.ask("session")["csrf_token"]
             headers |= {"Content-Type": "application/json", "X-CSRF-Token": token}
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(
-            Request(f"{self.address}/api/v1/{path}", data, headers, method=method), timeout=PATIENCE
-        ) as answer:
+        with urlopen(Request(f"{self.address}{path}", data, headers, method=method), timeout=PATIENCE) as answer:
             return json.load(answer)
 
     def start(self, name: str, *args: Any, **more: Any) -> str:

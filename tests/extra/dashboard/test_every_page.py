@@ -24,6 +24,7 @@ PAGES = (
     "/queues",
     "/schedules",
     "/workers",
+    "/partners",
     "/webhooks",
     "/bus",
     "/cache",
@@ -127,6 +128,13 @@ def test_nothing_in_an_id_a_tag_an_input_an_error_or_a_name_is_run(site: Site, o
             f"runs/{quote(f'x{number * 6} {PAYLOADS[number * 6]}', safe='')}/signal", {"name": "n", "value": payload}
         )
         site.ask("retention", {"keep": "30d", "workflow": f"w{number}{payload}"[:200], "reason": payload}, method="PUT")
+        message = {"topic": f"t{payload}"[:200], "key": payload, "type": payload, "payload": payload}
+        site.ask("bus/messages", message)
+        site.ask(
+            "webhooks", {"url": "https://example.com/?" + quote(payload), "types": ["a.b"], "description": payload}
+        )
+        site.ask("partners/breakers/bank", {"state": "closed", "reason": payload}, method="PUT")
+        site.ask("/api/events", {"type": "overdue", "source": payload, "payload": {payload: payload}})
     site.wait_for_state(jobs[-1], "failed")
     ids = [f"/runs/{quote(f'x{number} {payload}', safe='')}" for number, payload in list(enumerate(PAYLOADS))[::10]]
     page = open_page(site, "/")

@@ -25,7 +25,7 @@ def test_a_run_is_started_watched_live_and_signalled_from_forms(site: Site, open
     dialog.locator("input[name=id]").fill("order-live")
     dialog.get_by_role("button", name="Start", exact=True).click()
     page.wait_for_url(re.compile(r"/runs/[0-9a-f-]+"))
-    page.get_by_text("It has waited for a message").wait_for()  # it got there by itself: nobody loaded the page again
+    page.get_by_text("It takes the signal approve").wait_for()  # it got there by itself: nobody loaded the page again
     expect(page.get_by_role("button", name="charge", exact=False).first).to_be_visible()
     page.locator(".acts summary").click()
     page.get_by_role("button", name="Update…").click()

@@ -1,12 +1,12 @@
 /** A sentence or two that say what happened to a run, made from its timeline. */
 
-import type { Run, Step, Timeline } from "../api/types";
+import type { CodeSchema, Run, Step, Timeline } from "../api/types";
 import { attemptFailure, failureKind } from "./failures";
 import { duration, millis } from "./time";
 import { stepName } from "./timeline";
 
 /** What an operator would ask first: is it stuck, why, and since when? */
-export function narrate(run: Run, timeline: Timeline, now: number): string[] {
+export function narrate(run: Run, timeline: Timeline, now: number, takes: CodeSchema | null = null): string[] {
   const said: string[] = [];
   if (timeline.sealed) return [`Its journal cannot be read here: ${timeline.sealed}`];
   if (run.state === "paused") said.push(`An operator paused it ${since(run.paused_at, now)}.`);
@@ -15,7 +15,7 @@ export function narrate(run: Run, timeline: Timeline, now: number): string[] {
   const retrying = open.filter((step) => step.segments.at(-1)?.kind === "backoff");
   for (const step of retrying.slice(0, 2)) said.push(retry(step, now));
   if (!open.length && run.state === "waiting" && !run.reason) {
-    said.push(`It has waited for a message ${since(timeline.segments.at(-1)?.start ?? null, now)}.`);
+    said.push(`It has waited for a message ${since(timeline.segments.at(-1)?.start ?? null, now)}.${messages(takes)}`);
   }
   if (!retrying.length && run.state === "waiting") said.push(...open.slice(0, 2).map((step) => waits(step, now)));
   said.push(...timeline.steps.flatMap(cutOff).slice(0, 2));
@@ -25,6 +25,13 @@ export function narrate(run: Run, timeline: Timeline, now: number): string[] {
   const end = timeline.steps.find((step) => step.kind === "end" && step.error);
   if (end?.error && !run.reason.includes(end.error.message)) said.push(`It ended with ${failureKind(end.error)}: ${sentence(end.error.message)}`);
   return said;
+}
+
+/** What may be sent to it, as far as a worker has said so. */
+function messages(takes: CodeSchema | null): string {
+  const some = (what: string, names: string[]): string[] => (names.length ? [`${what}${names.length === 1 ? "" : "s"} ${names.join(", ")}`] : []);
+  const parts = takes ? [...some("signal", takes.signals.map((one) => one.name)), ...some("update", takes.updates.map((one) => one.name))] : [];
+  return parts.length ? ` It takes the ${parts.join(" and the ")}.` : "";
 }
 
 function retry(step: Step, now: number): string {

@@ -73,7 +73,7 @@ function Loaded({ page, query, error, reload, onReveal }: { page: RunPageDocumen
     ["compare", "Compare"],
     ["data", "Input and result"],
   ];
-  const said = useMemo(() => narrate(run, timeline, now), [run, timeline, Math.floor(now / 1000)]);
+  const said = useMemo(() => narrate(run, timeline, now, page.takes), [run, timeline, page.takes, Math.floor(now / 1000)]);
   const tone = noticeTone(run);
   return (
     <>
