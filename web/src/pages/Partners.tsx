@@ -54,20 +54,22 @@ export default function Partners(): JSX.Element {
           </Empty>
         </section>
       )}
-      {found.data && found.data.breakers.length > 0 && <BreakerTable breakers={found.data.breakers} canAct={canAct} force={(breaker, to) => setForced({ breaker, to })} />}
-      {found.data && found.data.limits.length > 0 && (
-        <LimitTable
-          limits={found.data.limits}
-          canAct={canAct}
-          edit={setEdited}
-          release={(limit, key) => {
-            actOnLimit(limit.name, "release", key === "*" ? {} : { key }).then(() => {
-              say(`The pause of ${limit.name} is over.`);
-              found.reload();
-            }, found.reload);
-          }}
-        />
-      )}
+      <div class="stack">
+        {found.data && found.data.breakers.length > 0 && <BreakerTable breakers={found.data.breakers} canAct={canAct} force={(breaker, to) => setForced({ breaker, to })} />}
+        {found.data && found.data.limits.length > 0 && (
+          <LimitTable
+            limits={found.data.limits}
+            canAct={canAct}
+            edit={setEdited}
+            release={(limit, key) => {
+              actOnLimit(limit.name, "release", key === "*" ? {} : { key }).then(() => {
+                say(`The pause of ${limit.name} is over.`);
+                found.reload();
+              }, found.reload);
+            }}
+          />
+        )}
+      </div>
       {forced && (
         <ActDialog
           title={`${WORDS[forced.to].verb}: breaker ${forced.breaker.name}`}
