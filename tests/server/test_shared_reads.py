@@ -44,7 +44,7 @@ async def test_callers_at_the_same_time_share_one_read(reads: SharedReads) -> No
     work = Counted()
     work.may_end.set()
     assert await asyncio.gather(*(reads.read("a", work) for _ in range(10))) == [1] * 10
-    assert await asyncio.gather(reads.read("a", work), reads.read("b", work)) == [2, 3]
+    assert list(await asyncio.gather(reads.read("a", work), reads.read("b", work))) == [2, 3]
 
 
 async def test_who_asks_while_it_is_read_gets_the_next_read(reads: SharedReads) -> None:
