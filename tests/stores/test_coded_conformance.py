@@ -39,7 +39,12 @@ async def store(make_store: MakeStore) -> Store:
 
 
 # What is written anew goes past the codecs, to the store behind them, which is also what keeps namespaces apart.
-globals().update(conformance.suite(without=[conformance.RewritingConformance, conformance.TenantsConformance]))
+_OF_THE_STORE_INSIDE = [
+    conformance.RewritingConformance,
+    conformance.TenantsConformance,
+    conformance.ForeignRelativesConformance,
+]
+globals().update(conformance.suite(without=_OF_THE_STORE_INSIDE))
 
 
 async def test_a_batch_whose_outcome_is_unknown_is_written_again_as_it_was(

@@ -36,7 +36,7 @@ WITH moved AS (
     INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
     SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
 )
-SELECT CASE WHEN m.parent IS NOT NULL THEN batuta.await_fewer(ARRAY[m.parent]) END AS due FROM moved m;
+SELECT CASE WHEN m.parent IS NOT NULL THEN batuta.await_fewer($1, ARRAY[m.parent]) END AS due FROM moved m;
 
 -- commit_plain_start --
 -- A new run with its first entry, owned by its starter, with only a name, a code name and a queue, which must let it
@@ -134,7 +134,7 @@ WITH entry AS MATERIALIZED (
 )
 SELECT count(*) AS winners, CASE WHEN count(*) <> $39::bigint THEN array_agg(run_id) END AS won,
        EXISTS (SELECT FROM started WHERE due_at <= batuta.batuta_now()) AS due,
-       batuta.await_fewer(array_agg(parent) FILTER (WHERE parent IS NOT NULL)) AS also_due
+       batuta.await_fewer($1, array_agg(parent) FILTER (WHERE parent IS NOT NULL)) AS also_due
 FROM winner;
 
 -- commit_jobs --

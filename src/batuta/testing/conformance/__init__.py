@@ -59,6 +59,7 @@ from batuta.testing.conformance.runs.chains import ChainsConformance  # noqa: E4
 from batuta.testing.conformance.runs.children import KinConformance  # noqa: E402
 from batuta.testing.conformance.runs.claim import ClaimConformance  # noqa: E402
 from batuta.testing.conformance.runs.close import CloseConformance  # noqa: E402
+from batuta.testing.conformance.runs.foreign_relatives import ForeignRelativesConformance  # noqa: E402
 from batuta.testing.conformance.runs.gauges import GaugesConformance  # noqa: E402
 from batuta.testing.conformance.runs.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.runs.namespaces import TenantsConformance  # noqa: E402
@@ -97,6 +98,7 @@ __all__ = [
     "FairnessConformance",
     "FireConformance",
     "FlowsConformance",
+    "ForeignRelativesConformance",
     "ForksConformance",
     "GaugesConformance",
     "HandingConformance",

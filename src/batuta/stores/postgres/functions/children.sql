@@ -3,7 +3,7 @@
 -- Children of these runs have closed, one for each time that a run is named: runs that wait for all of their children
 -- wait for fewer, and are due when there are no more. Called last, when everything locked by key is locked: a
 -- transaction that holds the lock of an awaiting run waits for no other run. Returns whether one is due.
-CREATE OR REPLACE FUNCTION batuta.await_fewer(parents uuid[]) RETURNS boolean LANGUAGE plpgsql STRICT AS $$
+CREATE OR REPLACE FUNCTION batuta.await_fewer(ns text, parents uuid[]) RETURNS boolean LANGUAGE plpgsql STRICT AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
     parent record;
@@ -15,7 +15,7 @@ BEGIN
         SET awaits = greatest(r.awaits - parent.fewer, 0),
             wake_at = CASE WHEN r.awaits <= parent.fewer AND r.state = 'pending' THEN least(r.wake_at, moment)
                            ELSE r.wake_at END
-        WHERE r.run_id = parent.run_id AND r.awaits > 0 AND r.closed_at IS NULL
+        WHERE r.run_id = parent.run_id AND r.namespace || '' = ns AND r.awaits > 0 AND r.closed_at IS NULL
         RETURNING r.awaits INTO awaited;
         due := due OR coalesce(awaited = 0, false);
     END LOOP;

@@ -107,7 +107,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT r.head, r.epoch FROM batuta.runs r WHERE r.run_id = e.run_id LIMIT 1) r
     WHERE (e.run_id IN (SELECT unnest(closed))) IS TRUE;
 
-    due := coalesce(batuta.await_fewer((
+    due := coalesce(batuta.await_fewer(ns, (
         SELECT array_agg(r.parent_run_id)
         FROM unnest(closed) AS c(run_id)
         CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = c.run_id LIMIT 1) r

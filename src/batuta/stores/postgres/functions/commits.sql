@@ -192,6 +192,6 @@ BEGIN
     )
     SELECT coalesce(bool_or(m.wake_at <= moment), false), array_agg(m.parent) FILTER (WHERE m.parent IS NOT NULL)
     INTO due, parents FROM moved m;
-    due := coalesce(batuta.await_fewer(parents), false) OR due;
+    due := coalesce(batuta.await_fewer(ns, parents), false) OR due;
 END
 $$;

@@ -38,7 +38,7 @@ BEGIN
         WHERE i.chain_id = m.chain_id AND i.message_id = m.message_id
     )
     SELECT count(*), CASE WHEN count(*) <> asked THEN array_agg(m.run_id) END,
-           batuta.await_fewer(array_agg(m.parent) FILTER (WHERE m.parent IS NOT NULL))
+           batuta.await_fewer(ns, array_agg(m.parent) FILTER (WHERE m.parent IS NOT NULL))
     INTO winners, won, due
     FROM moved m;
 END

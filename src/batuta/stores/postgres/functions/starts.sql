@@ -30,6 +30,14 @@ BEGIN
         END IF;
         shut := batuta.shut_queues(ns, queues);
     END IF;
+    -- What is done to a chain later goes by its id alone.
+    IF array_length(array_remove(chain_ids, NULL), 1) > 0 AND EXISTS (
+        SELECT FROM unnest(chain_ids) AS s(chain_id)
+        CROSS JOIN LATERAL (SELECT r.namespace FROM batuta.runs r WHERE r.run_id = s.chain_id LIMIT 1) r
+        WHERE r.namespace <> ns
+    ) THEN
+        RAISE unique_violation USING MESSAGE = 'another namespace has the chain that a run says it belongs to';
+    END IF;
     IF array_length(array_remove(renewals, NULL), 1) > 0 THEN
         -- Not when the start itself is there already: it is being written again, and may have closed since.
         UPDATE batuta.runs r SET current = false
