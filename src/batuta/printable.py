@@ -23,6 +23,7 @@ LOGGERS = (
     "batuta.bus",
     "batuta.cache",
     "batuta.degradation",
+    "batuta.flows",
     "batuta.idempotency",
     "batuta.engine",
     "batuta.keys",

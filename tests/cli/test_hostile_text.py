@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from batuta import Retry, activity, connect, job, publish, workflow
+from batuta import Batuta, Retry, activity, connect, job, publish, workflow
 from batuta.cli.common.logs import log_to_stderr
 from batuta.printable import one_line, printable, printable_json
 from tests.cli.conftest import Cli
@@ -49,6 +49,17 @@ async def plant(url: str) -> None:
         await batuta.pause_queue("held", EVIL)
         delayed = await batuta.start(hostile, EVIL, id="late", delay=3600)
         await delayed.terminate(EVIL)
+        await plant_rooms(batuta)
+
+
+async def plant_rooms(batuta: Batuta) -> None:
+    rule = {"field": "amount", "operator": "greater_than", "value": EVIL}
+    check = {"key": "check", "type": "condition", "config": {"rule": rule, "onFalse": "done"}}
+    flow = {"name": EVIL, "description": EVIL, "trigger_type": "paid", "steps": [check, {"key": "done", "type": "end"}]}
+    await batuta.flows.create(flow)
+    await batuta.publish("t", EVIL, id="m")
+    await batuta.webhooks.create("https://example.com/", description=EVIL)
+    await batuta.api_keys.create("page", "viewer", reason=EVIL)
 
 
 SHOWING = [
@@ -83,6 +94,16 @@ SHOWING = [
     ("runs", "result", "bad"),
     ("audit", "verify"),
     (EVIL,),
+    ("flows", "list"),
+    ("flows", "publish", EVIL),
+    ("bus", "topics"),
+    ("bus", "messages", "t"),
+    ("bus", "messages", EVIL),
+    ("webhooks", "list"),
+    ("webhooks", "show", EVIL),
+    ("api-keys", "list"),
+    ("api-keys", "revoke", EVIL),
+    ("partners", "open", EVIL),
 ]
 
 

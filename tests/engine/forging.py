@@ -21,6 +21,13 @@ CODED = [
     ("outputs", "error", ("run_id", "kind", "name")),
     ("dead_letters", "message", ("run_id",)),
     ("schedules", "spec", ("id",)),
+    ("flows", "document", ("workflow_id",)),
+    ("flows", "description", ("workflow_id",)),
+    ("events", "payload", ("event_id",)),
+    ("bus_messages", "body", ("number", "topic")),
+    ("partners", "doc", ("kind", "name", "key")),
+    ("documents", "body", ("kind", "key")),
+    ("requests", "answer", ("key",)),
 ]
 """Every column that holds coded texts, and what its rows are known by."""
 

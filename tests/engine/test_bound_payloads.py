@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 import pytest
+from msgspec import json
 
 from batuta import (
     Batuta,
@@ -32,6 +34,8 @@ from batuta.codecs import Compression, Encryption, Keys, PayloadCodec
 from batuta.connect import store_for
 from batuta.errors import InvalidSchedule, PayloadDamaged, PayloadSealed
 from batuta.ids import RunId
+from batuta.journal.codec_envelope import is_coded
+from batuta.journal.server.documents import OPERATIONS
 from batuta.journal.store import Store
 from tests.engine.arena import PATIENCE, until, until_state
 from tests.engine.forging import Forger, Place
@@ -51,6 +55,7 @@ from tests.engine.test_sealed import (
 
 pytestmark = pytest.mark.usefixtures("real_time")
 
+T = TypeVar("T")
 CODECS = [Compression(least=64), Encryption(K1)]
 _OF_EACH = 2
 tokens: list[str] = []
@@ -123,6 +128,7 @@ async def fill(url: str) -> None:
         await until_charged(again)
     tokens.clear()
     workflows: list[Any] = [stuck, asking, breaks, tells, elder]
+    await fill_rooms(url)
     async with connect(url, codec=CODECS) as client:
         for number in range(2):
             card = f"{SECRET} {number}"
@@ -142,6 +148,31 @@ async def fill(url: str) -> None:
             found = await client.get(children[number].id, younger)
             await found.signal(go, SECRET)
             await found.result(PATIENCE)
+
+
+async def fill_rooms(url: str) -> None:
+    """Flows, their events and secrets; messages of the bus, endpoints, answers that are kept."""
+    async with connect(url, codec=CODECS) as client, opened(url) as store:
+        for number in range(2):
+            made = await client.flows.create(flow_of(f"flow {number}", f"{SECRET} {number}"))
+            await client.flows.publish(made.id, activate=False)
+            await client.flows.events.send("overdue", {"card": number}, source="shop")
+            await client.flows.secrets.set(f"bank{number}", SECRET)
+            await client.publish("cards", SECRET, id=f"m {number}")
+            await client.publish(f"cards {number}", SECRET, id="m")
+            await client.webhooks.create(f"https://example.com/{number}")
+            await store.put_documents(OPERATIONS, {f"op {number}": json.encode(SECRET).decode()}, 10**12)
+            await store.begin_request(f"key {number}", "digest", "ann", 10**9, 10**12)
+            assert await store.finish_request(f"key {number}", "ann", json.encode(SECRET).decode())
+
+
+def flow_of(name: str, text: str = "") -> dict[str, Any]:
+    rule = {"field": "amount", "operator": "greater_than", "value": 100}
+    steps = [
+        {"key": "check", "type": "condition", "config": {"rule": rule, "onFalse": "done"}},
+        {"key": "done", "type": "end"},
+    ]
+    return {"name": name, "description": text, "trigger_type": "overdue", "steps": steps}
 
 
 async def _begin_all(client: Batuta, card: str, to: str) -> None:
@@ -202,10 +233,36 @@ async def reads(store: Store, place: Place) -> bool:
                 return bool(await store.outputs(run_id))
             case "dead_letters", _:
                 return not (await store.letter(run_id)).message.startswith("PayloadDamaged")
-            case _:
+            case "schedules", _:
                 return not (await store.schedule(place.values[0])).schedule.sealed
+            case _:
+                return await reads_of_rooms(store, place)
     except PayloadDamaged:
         return False
+
+
+async def reads_of_rooms(store: Store, place: Place) -> bool:
+    first = place.values[0]
+    id = UUID(bytes=first) if isinstance(first, bytes) else first
+    match place.table:
+        case "flows":
+            return not none_missing(await store.flow(id)).sealed
+        case "events":
+            return not none_missing(await store.event(id)).sealed
+        case "bus_messages":
+            [found] = [one for one in await store.messages(place.values[1]) if one.number == first]
+            return not is_coded(found.body)
+        case "partners":
+            [one] = [one for one in await store.partners() if one.name == place.values[1]]
+            return not is_coded(one.doc) and "url" in one.doc
+        case "documents":
+            return bool(await store.document(*place.values))
+    return bool(none_missing(await store.find_request(first)).answer)
+
+
+def none_missing(found: T | None) -> T:
+    assert found is not None
+    return found
 
 
 SORTS = {
@@ -224,6 +281,13 @@ SORTS = {
     "outputs.value answer",
     "dead_letters.message",
     "schedules.spec",
+    "flows.document",
+    "flows.description",
+    "events.payload",
+    "bus_messages.body",
+    "partners.doc",
+    "documents.body",
+    "requests.answer",
 }
 
 

@@ -162,8 +162,8 @@ async def test_a_rotation_marks_the_namespace_and_has_the_mark_follow_the_key(ur
 class OldPayloads(Payloads):
     """As they were bound before."""
 
-    def bound(self, scope: object, *place: object) -> Bound:
-        namespace = self._namespace
+    def bound(self, scope: object, *place: object, namespace: str | None = None) -> Bound:
+        namespace = self._namespace if namespace is None else namespace
         return Bound(json.encode((namespace, scope)), json.encode((namespace, scope, *place)) + b"\0\0")
 
     def _encode(self, data: bytes, bound: Bound) -> str | None:

@@ -80,3 +80,10 @@ async def test_a_sub_flow_is_found_in_the_store_of_the_worker() -> None:
         exact = [step("sub", "sub_flow", workflow="inner", version=2, payload={"n": 1}), DONE]
         missing = await ended(await client.start(flow, start(exact), id="exact"))
         assert "'inner' version 2" in failure_of(missing.run)
+
+
+async def test_an_error_about_a_name_that_is_too_long_is_short() -> None:
+    async with connect("memory://") as client:
+        with pytest.raises(InvalidInput, match="the name of a secret") as caught:
+            await client.flows.secrets.set("n" * 1_000_000, TOKEN)
+    assert len(str(caught.value)) < 500

@@ -43,9 +43,11 @@ _trace_of = json.Decoder(_Traced).decode
 class Deliveries:
     """Those of one worker."""
 
-    def __init__(self, backend: Backend, jobs: Mapping[str, Job[..., object]], keep: float) -> None:
-        """`jobs`: by the names of subscriptions. `keep`: seconds that messages are kept for."""
-        self._backend, self._jobs, self._keep = backend, jobs, round(keep * SECOND)
+    def __init__(
+        self, backend: Backend, jobs: Mapping[str, Job[..., object]], topics: Mapping[str, str], keep: float
+    ) -> None:
+        """`jobs`, `topics`: by the names of subscriptions. `keep`: seconds that messages are kept for."""
+        self._backend, self._jobs, self._topics, self._keep = backend, jobs, topics, round(keep * SECOND)
         self._store, self._poll = backend.bus.store, backend.bus.poll_seconds
         self._names = list(jobs)
         self._news = asyncio.Event()
@@ -85,8 +87,11 @@ class Deliveries:
         return found, bool(found) or turn.more
 
     async def _begin(self, deliveries: Sequence[Delivery]) -> list[Begun]:
-        readable = [one for one in deliveries if not is_coded(one.body)]
-        if len(readable) < len(deliveries):
+        fitting = [one for one in deliveries if one.topic == self._topics[one.subscription]]
+        if len(fitting) < len(deliveries):
+            self._say("some rows of bus_deliveries give a subscription a message of another topic: they are skipped")
+        readable = [one for one in fitting if not is_coded(one.body)]
+        if len(readable) < len(fitting):
             self._say("some messages went through a codec that this process does not have: others must deliver them")
         if not readable:
             return []

@@ -50,7 +50,7 @@ async def with_deliveries(
     consumers = [] if broker is None else [Consumer(backend, broker, one) for one in subscriptions]
     works: list[Work] = [one.run for one in consumers]
     if subscriptions:
-        works.append(Deliveries(backend, jobs, keep).run)
+        works.append(Deliveries(backend, jobs, {one.name: one.topic for one in subscriptions}, keep).run)
     if relay is not None:
         works.append(relay.run)
     async with worker as entered:

@@ -79,7 +79,7 @@ def rotate(common: CommonOptions, dry_run: bool, reason: str) -> None:
     remove that key yet.
     """
     done = asyncio.run(_rotate(common, dry_run, reason))
-    left = done.open + done.sealed + (done.rewritten + done.schedules if dry_run else 0)
+    left = done.open + done.sealed + (sum(done.written.values()) if dry_run else 0)
     document = {"dry_run": dry_run, "left": left} | {name: getattr(done, name) for name in done.__struct_fields__}
     common.answer(document, lambda _console: _show(done, dry_run=dry_run))
     raise SystemExit(FAILED if left else OK)
@@ -102,7 +102,9 @@ async def _rotate(common: CommonOptions, dry_run: bool, reason: str) -> Rotated:
 
 def _show(done: Rotated, *, dry_run: bool) -> None:
     verb = "would be encrypted" if dry_run else "were encrypted"
-    say(f"{done.runs} runs: {done.rewritten} and {done.schedules} schedules {verb} anew")
+    shown = {name.replace("_", " "): count for name, count in done.written.items()}
+    others = "".join(f", {count} {name}" for name, count in shown.items() if name not in ("runs", "schedules"))
+    say(f"{done.runs} runs: {done.rewritten} and {done.schedules} schedules{others} {verb} anew")
     if done.open:
         say(f"{done.open} open runs need another key and were skipped: run it again when they are closed")
     if done.sealed:

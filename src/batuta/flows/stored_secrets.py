@@ -9,6 +9,7 @@ from msgspec import json
 
 from batuta.errors import InvalidInput
 from batuta.journal.server.documents import FLOW_SECRETS, KEEP_SECRETS, DocumentStore
+from batuta.names import quoted
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LARGEST: Final = 64 * 1024
@@ -30,7 +31,9 @@ class StoredSecrets:
     async def set(self, name: str, value: str) -> None:
         """Keep a secret, in place of the one of that name. Raises InvalidInput, which does not quote it."""
         if not _NAME.fullmatch(name):
-            raise InvalidInput(f"the name of a secret must be 1 to 100 letters, digits, '_', '-' and '.', not {name!r}")
+            raise InvalidInput(
+                f"the name of a secret must be 1 to 100 letters, digits, '_', '-' and '.', not {quoted(name)}"
+            )
         if not 0 < len(value) <= LARGEST:
             raise InvalidInput(f"secret {name!r} must be a text of 1 to {LARGEST:,} characters")
         await self._put(name, value)

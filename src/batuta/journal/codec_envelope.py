@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import binascii
 import functools
-from typing import Annotated, NamedTuple, get_args, get_type_hints
+from typing import Annotated, NamedTuple, TypeVar, get_args, get_type_hints
 
-from msgspec import Meta
+from msgspec import DecodeError, Meta, json
 
 from batuta.errors import PayloadDamaged, PayloadSealed
 
 MARK, OLD_MARK = '"~2:', '"~1:'
 """No other payload begins with them, but for the string of somebody who means to deceive: see `Payloads.encode`."""
 _MARKS = (MARK, OLD_MARK)
+T = TypeVar("T")
 
 
 Payload = Annotated[str, Meta(description="Goes through the codecs of its store.")]
@@ -81,6 +82,15 @@ def refuse_coded(text: str, what: str) -> None:
         raise PayloadSealed(
             f"{what} cannot be read: it went through a codec ({header[:80]}), and this process has no codec: {ADVICE}"
         )
+
+
+def decode_stored(text: str, what: str, type: type[T]) -> T:
+    """A value of the database. Raises PayloadSealed, PayloadDamaged."""
+    refuse_coded(text, what)
+    try:
+        return json.decode(text, type=type)
+    except (DecodeError, RecursionError) as error:
+        raise PayloadDamaged(f"{what} cannot be read: {error}") from None
 
 
 ADVICE = "connect with the codec or the keys that it was written with (BATUTA_KEYS)"

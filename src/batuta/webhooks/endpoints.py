@@ -12,7 +12,7 @@ from msgspec import Struct, convert, json
 from batuta.clock import SECOND, as_datetime
 from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
-from batuta.journal.codec_envelope import refuse_coded
+from batuta.journal.codec_envelope import decode_stored
 from batuta.names import check_reason, quoted
 from batuta.webhooks.signatures import check_secret
 from batuta.webhooks.urls import parse_target
@@ -127,8 +127,7 @@ class NewEndpoint(Endpoint, kw_only=True):
 
 def decode_endpoint(id: str, text: str) -> EndpointDoc:
     """Raises PayloadSealed when this process cannot read it."""
-    refuse_coded(text, f"webhook endpoint {id!r}")
-    return json.decode(text, type=EndpointDoc)
+    return decode_stored(text, f"webhook endpoint {id!r}", EndpointDoc)
 
 
 def fields_of(id: str, doc: EndpointDoc, now: int) -> dict[str, Any]:

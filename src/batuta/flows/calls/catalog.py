@@ -12,7 +12,7 @@ from batuta.authoring.client.flows import FlowBackend
 from batuta.errors import FlowConflict, InvalidInput, StoreUnavailable, UnknownFlow
 from batuta.flows.document import FlowDocument, waited_fields
 from batuta.flows.models import Workflow, normalised_type
-from batuta.flows.rows import workflow_view
+from batuta.flows.rows import document_of, listed_view, workflow_view
 from batuta.flows.validation import parse_document
 from batuta.ids import new_run_id
 from batuta.journal.audit import Verb
@@ -72,7 +72,7 @@ class Catalog:
 
     async def document(self, workflow_id: object) -> dict[str, Any]:
         """The flow as a file has it. Raises UnknownFlow."""
-        found: dict[str, Any] = json.decode((await self.row(workflow_id)).document)
+        found: dict[str, Any] = json.decode(document_of(await self.row(workflow_id)))
         return found
 
     async def published(self, name: str, version: int | None = None) -> Workflow | None:
@@ -100,14 +100,14 @@ class Catalog:
         rows = await self._backend.store.flows(where, _place(cursor), limit + 1)
         page = rows[:limit]
         more = json.encode([page[-1].name, page[-1].version]).decode() if len(rows) > limit else None
-        return WorkflowPage([self.view(row) for row in page], more)
+        return WorkflowPage([listed_view(row, self._backend.namespace) for row in page], more)
 
     async def change(self, workflow_id: object, changes: Mapping[str, Any], *, reason: str = "") -> Workflow:
         """Write some fields of a draft. Raises UnknownFlow, FlowConflict (it is published), InvalidFlow."""
         row = await self.row(workflow_id)
         if row.published_at is not None:
             raise FlowConflict(f"flow {row.target} is published and never changes: make a new version of it")
-        flow, text = _checked(json.decode(row.document) | dict(changes))
+        flow, text = _checked(json.decode(document_of(row)) | dict(changes))
         changed = _with(row, flow, text)
         if flow.name != row.name:
             newest = await self._newest(flow.name)
@@ -121,7 +121,7 @@ class Catalog:
         row = await self.row(workflow_id)
         if row.published_at is not None:
             raise FlowConflict(f"flow {row.target} is published already: make a new version to change it")
-        flow = parse_document(row.document)
+        flow = parse_document(document_of(row))
         for event, field in waited_fields(flow.steps):
             kind = f"{WAITS}{normalised_type(event)}"
             await self._backend.documents.put_documents(kind, {f"={field}": "null"}, _FOR_EVER)
@@ -134,7 +134,8 @@ class Catalog:
     async def new_version(self, workflow_id: object, *, reason: str = "") -> Workflow:
         """A new draft with the document of this version. Raises UnknownFlow."""
         row = await self.row(workflow_id)
-        return await self._insert(parse_document(row.document), row.document, reason)
+        text = document_of(row)
+        return await self._insert(parse_document(text), text, reason)
 
     async def activate(self, workflow_id: object, active: bool = True, *, reason: str = "") -> Workflow:
         """Let events start it, and no other version of its name; or not any more. Raises UnknownFlow, FlowConflict."""
@@ -142,10 +143,12 @@ class Catalog:
         if row.published_at is None:
             raise FlowConflict(f"flow {row.target} is a draft: publish it first")
         if row.is_active != active:
+            if active:
+                document_of(row)
             row.is_active = active
             await self._change_activity(row)
             await self._write(row, Verb.ACTIVATE_FLOW if active else Verb.DEACTIVATE_FLOW, reason)
-        return await self.get(row.workflow_id)
+        return listed_view(await self.row(row.workflow_id), self._backend.namespace)
 
     async def _change_activity(self, row: FlowRow) -> None:
         """What goes with a flow that becomes active, or is active no longer: its schedule, the limit of its queue. Done

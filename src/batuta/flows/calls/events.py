@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
-from msgspec import Struct, json
+from msgspec import Struct
 from msgspec.structs import replace
 
 from batuta.authoring.client.flows import FlowBackend
 from batuta.authoring.client.schedules import Overlap
 from batuta.clock import SystemClock, as_datetime
-from batuta.errors import InvalidInput, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
+from batuta.errors import InvalidInput, PayloadSealed, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
 from batuta.flows.calls.catalog import WAITS, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.triggers import Asked, Trigger, trigger_of
 from batuta.flows.models import EVENT_SIGNAL, Event, normalised_source, normalised_type, wait_prefix
+from batuta.flows.rows import payload_of
 from batuta.flows.values import MISSING, look_up, parse_path
 from batuta.ids import RunId, new_run_id
 from batuta.journal.flows.records import EventFilter, EventRow, FlowStart, NewEvent
@@ -82,6 +83,7 @@ class Events:
         """Send an event once more, as a new one with the same payload: it starts what is active now. Raises
         UnknownEvent."""
         first = await self.row(event_id)
+        payload_of(first)
         again = replace(first, event_id=new_run_id(), external_id=None, replay_of=first.replay_of or first.event_id)
         return await self._accept(again)
 
@@ -204,15 +206,26 @@ class Events:
         before = None if cursor is None else uuid_or(cursor, no_cursor)
         rows = await self._backend.store.events(where, before, limit + 1)
         page = rows[:limit]
-        return EventPage([self.view(row) for row in page], str(page[-1].event_id) if len(rows) > limit else None)
+        return EventPage([self._listed(row) for row in page], str(page[-1].event_id) if len(rows) > limit else None)
 
     def view(self, row: EventRow) -> Event:
+        """Raises PayloadSealed."""
+        return self._view(row, payload_of(row))
+
+    def _listed(self, row: EventRow) -> Event:
+        """For lists: the payload of one that cannot be read says why."""
+        try:
+            return self.view(row)
+        except PayloadSealed as error:
+            return self._view(row, {"unreadable": str(error)})
+
+    def _view(self, row: EventRow, payload: dict[str, Any]) -> Event:
         created: datetime = as_datetime(row.created_at)
         return Event(
             id=str(row.event_id),
             tenant_id=self._backend.namespace,
             type=row.type,
-            payload=json.decode(row.payload),
+            payload=payload,
             source=row.source,
             external_id=row.external_id,
             created_at=created,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from batuta.authoring.client.flows import FlowBackend
+from batuta.errors import PayloadSealed
 from batuta.flows.calls import starters
 from batuta.flows.calls.catalog import Catalog
 from batuta.flows.calls.events import Client, Events
@@ -15,6 +17,8 @@ from batuta.flows.stored_secrets import StoredSecrets
 from batuta.flows.workflow import Flows as WorkerFlows
 from batuta.journal.flows.records import FlowRow
 from batuta.serde import MAX_PAYLOAD
+
+log = logging.getLogger("batuta.flows")
 
 
 class Flows(Catalog):
@@ -53,7 +57,11 @@ class Flows(Catalog):
         while True:
             page = await self.list(active=True, cursor=cursor, limit=200)
             for one in page.workflows:
-                trigger = starters.trigger_in(await self.document(one.id))
+                try:
+                    trigger = starters.trigger_in(await self.document(one.id))
+                except PayloadSealed as error:  # it must not keep the worker from its other flows
+                    log.error("%s", error)
+                    continue
                 if trigger is not None:
                     found.append((trigger, one.name))
             if (cursor := page.cursor) is None:

@@ -16,6 +16,7 @@ from batuta.errors import ScheduleExists, UnknownSchedule
 from batuta.flows.calls.triggers import queue_of
 from batuta.flows.document import FlowDocument, Trigger
 from batuta.flows.program import seconds_of
+from batuta.flows.rows import document_of
 from batuta.journal.flows.records import FlowRow
 
 START: Final = "flow.start"
@@ -36,7 +37,7 @@ def schedule_id(name: str) -> str:
 
 async def prepare(client: Client, row: FlowRow) -> None:
     """Before a flow is active: its queue has its limit, its schedule is there. Raises InvalidSchedule."""
-    trigger = json.decode(row.document, type=FlowDocument).trigger
+    trigger = json.decode(document_of(row), type=FlowDocument).trigger
     if trigger is not None and trigger.concurrency is not None:
         limit = trigger.concurrency.limit
         await client.limit_queue(queue_of(limit), key_concurrency=limit)

@@ -16,6 +16,7 @@ from batuta.flows.document import Concurrency, Debounce, FlowDocument
 from batuta.flows.expressions import Value, as_text, compile_template
 from batuta.flows.models import FLOW, Event, FlowStart, run_id_of
 from batuta.flows.program import seconds_of
+from batuta.flows.rows import document_of
 from batuta.journal.flows.records import FlowRow
 
 _LONGEST_KEY = 100
@@ -102,7 +103,8 @@ def _parts_of(text: str) -> tuple[Any, ...]:
 
 
 def trigger_of(row: FlowRow) -> Trigger:
-    return Trigger(row, *_parts_of(row.document))
+    """Raises PayloadSealed."""
+    return Trigger(row, *_parts_of(document_of(row)))
 
 
 def _scope(event: Event) -> dict[str, Any]:

@@ -18,11 +18,11 @@ class FlowRow(Struct, kw_only=True):
     name: str
     version: int = 1
     """Unique among those of its name."""
-    description: str = ""
+    description: Payload = ""
     trigger_type: str = ""
     """The type of event that starts it while it is active; empty: none."""
-    document: str
-    """JSON. It is code, not a payload: codecs leave it alone."""
+    document: Payload
+    """JSON. It is code: only those who have the key may say what runs."""
     is_active: bool = False
     """At most one version of a name is."""
     published_at: int | None = None
@@ -32,6 +32,8 @@ class FlowRow(Struct, kw_only=True):
     created_at: int = 0
     updated_at: int = 0
     """Both stamped by the store."""
+    sealed: str = ""
+    """Why it cannot be read here: then its document is a coded text. No store keeps it."""
 
     @property
     def target(self) -> str:
@@ -63,6 +65,8 @@ class EventRow(Struct, kw_only=True):
     """The event that was sent once more."""
     created_at: int = 0
     """Stamped by the store."""
+    sealed: str = ""
+    """Why its payload cannot be read here: then that is a coded text. No store keeps it."""
 
 
 class EventFilter(Struct, kw_only=True, frozen=True):

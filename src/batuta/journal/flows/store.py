@@ -63,6 +63,10 @@ class FlowStore(Protocol):
         """Newest first; those with ids < before."""
         ...
 
+    async def rewrite_events(self, events: Sequence[EventRow]) -> None:
+        """Write the payloads of events otherwise. Everything else in their rows stays; missing ones stay missing."""
+        ...
+
     async def flow_runs(self, where: FlowRunFilter, before: UUID | None = None, limit: int = 50) -> list[FlowRun]:
         """By the id of the run, newest first; those with run ids < before."""
         ...

@@ -30,7 +30,7 @@ class StoredKey(Struct, kw_only=True):
     name: str
     scope: str
     digest: str
-    """SHA-256 of the whole key, as hex."""
+    """SHA-256 of the whole key, as hex; empty: its row cannot be believed here."""
     created_by: str = ""
     created_at: int = 0
     """Stamped by the store."""
@@ -65,7 +65,7 @@ def digest_of(key: str) -> str:
 
 def fits(key: str, stored: StoredKey) -> bool:
     """Whether this is the key, in a time that tells nothing."""
-    return hmac.compare_digest(digest_of(key), stored.digest)
+    return hmac.compare_digest(digest_of(key).encode(), stored.digest.encode())
 
 
 class KeyStore(Protocol):
@@ -74,6 +74,10 @@ class KeyStore(Protocol):
 
     async def put_api_key(self, key: StoredKey, act: Act | None = None) -> bool:
         """Add a key of this namespace. False when the id is taken: nothing is written."""
+        ...
+
+    async def rewrite_api_key(self, id: str, digest: str) -> None:
+        """Write the digest of a key of this namespace otherwise. Everything else in its row stays."""
         ...
 
     async def api_keys(self) -> list[StoredKey]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from itertools import islice
+from uuid import UUID
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from batuta.errors import InvalidInput, PayloadSealed, UnknownLetter
 from batuta.journal.audit import Act, Verb
 from batuta.journal.codec_envelope import is_coded
 from batuta.journal.entries import Entry
+from batuta.journal.flows.records import EventFilter, FlowFilter
 from batuta.journal.marks import CODEC
 from batuta.journal.paging import journal_pages, pages
 from batuta.journal.records import Attempt, Message, MessageKind, Output, Run, RunFilter
@@ -53,8 +55,23 @@ class Rotated(Struct):
     """Endpoints for webhooks whose secrets were rewritten."""
     secrets: int = 0
     """Secrets of flows that were rewritten."""
+    flows: int = 0
+    """Versions of flows that were rewritten."""
+    events: int = 0
+    """Rewritten ones."""
+    api_keys: int = 0
+    """Keys of the server whose hashes were rewritten."""
     marked: bool = False
     """The namespace was marked as encrypted: all of it is, and those without its keys are refused from now on."""
+
+    @property
+    def written(self) -> dict[str, int]:
+        """How many of what was rewritten, or would be."""
+        counts = {"runs": self.rewritten} | {name: getattr(self, name) for name in _REWRITTEN}
+        return {name: count for name, count in counts.items() if count}
+
+
+_REWRITTEN = ("schedules", "webhooks", "secrets", "flows", "events", "api_keys")
 
 
 async def rotate(
@@ -84,13 +101,13 @@ async def rotate(
     await rotation.schedules(done)
     await rotation.endpoints(done)
     await rotation.secrets(done)
+    await rotation.flows(done)
+    await rotation.events(done)
+    await rotation.api_keys(done)
     if not dry_run:
         await _mark(store, done, act)
-    if act is not None and not dry_run and (done.rewritten or done.schedules or done.webhooks or done.secrets):
-        said = {"runs": done.rewritten, "schedules": done.schedules, "webhooks": done.webhooks}
-        said |= {"secrets": done.secrets} if done.secrets else {}
-        written = json.encode(said).decode()
-        await store.note_act("keys", replace(act, after=written))
+    if act is not None and not dry_run and (said := done.written):
+        await store.note_act("keys", replace(act, after=json.encode(said).decode()))
     return done
 
 
@@ -260,6 +277,46 @@ class _Rotation:
             if not self._dry_run:
                 coded = self._coding.kept_document(FLOW_SECRETS, one.key, plain)
                 await self._store.put_documents(FLOW_SECRETS, {one.key: coded}, KEEP_SECRETS)
+
+    # -- flows and events
+
+    async def flows(self, done: Rotated) -> None:
+        after: tuple[str, int] | None = None
+        while page := await self._store.flows(FlowFilter(), after, _PAGE):
+            after = page[-1].name, page[-1].version
+            for row in [one for one in page if not self._coding.is_current(one)]:
+                plain = self._coding.plain_flow(row)
+                if plain.sealed:
+                    done.sealed += 1
+                    continue
+                done.flows += 1
+                if not self._dry_run:
+                    await self._store.put_flow(self._coding.flow(plain), row.revision)
+
+    async def events(self, done: Rotated) -> None:
+        before: UUID | None = None
+        while page := await self._store.events(EventFilter(), before, _PAGE):
+            before = page[-1].event_id
+            plain = [self._coding.plain_event(one) for one in page if not self._coding.is_current(one)]
+            readable = [one for one in plain if not one.sealed]
+            done.sealed += len(plain) - len(readable)
+            done.events += len(readable)
+            if readable and not self._dry_run:
+                await self._store.rewrite_events([self._coding.event(one) for one in readable])
+
+    # -- keys of the server
+
+    async def api_keys(self, done: Rotated) -> None:
+        for key in await self._store.api_keys():
+            if self._is_current(key.digest):
+                continue
+            plain = self._coding.plain_key(key)
+            if not plain.digest:
+                done.sealed += 1
+                continue
+            done.api_keys += 1
+            if not self._dry_run:
+                await self._store.rewrite_api_key(key.id, self._coding.api_key(plain).digest)
 
     def _recoded_endpoint(self, id: str) -> PartnerRule[None]:
         def rule(docs: PartnerDocs) -> PartnerChange[None]:

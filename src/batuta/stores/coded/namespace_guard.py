@@ -6,13 +6,16 @@ was not encrypted with them, with or without the mark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
+from uuid import UUID
 
 from batuta.codecs.base import Bound
 from batuta.errors import InvalidInput, PayloadRefused, PayloadSealed, UnknownSchedule
 from batuta.journal.audit import Act
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.codec_envelope import ADVICE, is_coded
+from batuta.journal.flows.records import Accepted, EventFilter, FlowFilter, FlowRow, FlowRun, FlowStart, NewEvent
 from batuta.journal.forks import Fork
 from batuta.journal.marks import CODEC
 from batuta.journal.records import (
@@ -29,6 +32,9 @@ from batuta.journal.records import (
 )
 from batuta.journal.resilience.partners import WEBHOOK, PartnerChange, PartnerRule
 from batuta.journal.schedules import Firing, ScheduleRow
+from batuta.journal.server.api_keys import StoredKey
+from batuta.journal.server.documents import CODED
+from batuta.journal.server.requests import KeptRequest
 from batuta.journal.store import CallerTransaction, ForkOutcome, Store
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.record_codec import BARE
@@ -87,7 +93,13 @@ class Guard:
 
     async def _is_used(self) -> bool:
         """Whether there may be something in the namespace that is not encrypted: then `batuta keys rotate` marks it."""
-        return bool((await self._store.list_runs(RunFilter(), None, 1)).runs or await self._store.schedules("", 1))
+        store = self._store
+        return bool(
+            (await store.list_runs(RunFilter(), None, 1)).runs
+            or await store.schedules("", 1)
+            or await store.flows(FlowFilter(), limit=1)
+            or await store.events(EventFilter(), limit=1)
+        )
 
     async def mark(self, act: Act | None = None) -> bool:
         """Mark the namespace as encrypted, with a text encrypted by the first key. Raises InvalidInput."""
@@ -195,6 +207,38 @@ class UncodedStore:
         if kind == WEBHOOK:
             await self._guard.check()
         return await self.inner.change_partner(kind, name, key, rule, act)
+
+    async def put_api_key(self, key: StoredKey, act: Act | None = None) -> bool:
+        """Those who read the namespace would not believe it."""
+        await self._guard.check()
+        return await self.inner.put_api_key(key, act)
+
+    async def put_flow(self, flow: FlowRow, expected: int | None = None, act: Act | None = None) -> bool:
+        """One whose document does not change may be made inactive without its key."""
+        if expected is None or not is_coded(flow.document):
+            await self._guard.check()
+        return await self.inner.put_flow(flow, expected, act)
+
+    async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
+        await self._guard.check()
+        return await self.inner.accept_events(events)
+
+    async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
+        await self._guard.check()
+        return await self.inner.start_flow_run(event_id, start)
+
+    async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
+        await self._guard.check()
+        return await self.inner.publish_messages(messages)
+
+    async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
+        await self._guard.check()
+        return await self.inner.begin_request(key, digest, owner, lock, keep)
+
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+        if kind in CODED:
+            await self._guard.check()
+        await self.inner.put_documents(kind, bodies, keep)
 
     async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
         if name == CODEC:

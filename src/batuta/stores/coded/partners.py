@@ -11,7 +11,7 @@ from batuta.journal.audit import Act
 from batuta.journal.resilience.partners import WEBHOOK, Partner, PartnerChange, PartnerDocs, PartnerRule
 from batuta.journal.store import Store
 from batuta.stores.coded.namespace_guard import Guard
-from batuta.stores.coded.record_codec import RecordCodec
+from batuta.stores.coded.record_codec import RecordCodec, never_plain
 
 T = TypeVar("T")
 
@@ -50,4 +50,4 @@ class PartnerVerbs:
         try:
             return replace(found, doc=self.coding.read_endpoint(found.name, found.doc))
         except PayloadSealed:
-            return found
+            return replace(found, doc=never_plain(found.doc))

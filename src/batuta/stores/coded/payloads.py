@@ -47,11 +47,12 @@ class Payloads:
         self.mark = "+".join(codec.mark for codec in codecs)
         """What can be read here: part of the fingerprints of this store's workers."""
 
-    def bound(self, scope: object, *place: object) -> Bound:
+    def bound(self, scope: object, *place: object, namespace: str | None = None) -> Bound:
         """A payload's place: the run (or schedule) that it belongs to, and what tells it from others there.
+        `namespace`: of a row that may be of another one than the store's.
 
         As JSON: two that are not the same never look the same."""
-        owner = _encode((self._namespace, scope))
+        owner = _encode((self._namespace if namespace is None else namespace, scope))
         return Bound(owner, _BEGINNING + owner[1:-1] + b"," + _encode(place)[1:] + _END)
 
     def keyed(self, text: str) -> str:

@@ -11,27 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
 from msgspec import DecodeError, json
 from msgspec.structs import replace
 
-from batuta.errors import BadData, PayloadDamaged, PayloadSealed
+from batuta.codecs.base import Bound
+from batuta.errors import BadData, PayloadDamaged, PayloadSealed, told
 from batuta.ids import RunId
 from batuta.journal.bus.messages import Delivery, NewMessage, StoredMessage
 from batuta.journal.codec_envelope import is_coded, join, payload_fields
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.entries import Body, Entry, chained, crc_holds
 from batuta.journal.failures import Failure
-from batuta.journal.flows.records import EventRow
+from batuta.journal.flows.records import EventRow, FlowRow
 from batuta.journal.kinds import CLOSING_ENTRIES
 from batuta.journal.records import Attempt, Message, MessageKind, Move, NewLetter, NewRun, Output, OutputKind, Run
 from batuta.journal.schedules import ScheduleRow
+from batuta.journal.server.api_keys import StoredKey
 from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads, Place
 
 M = TypeVar("M", Delivery, StoredMessage)
-R = TypeVar("R", Output, Attempt, ScheduleRow, EventRow)
+R = TypeVar("R", Output, Attempt, ScheduleRow, EventRow, FlowRow)
 Code = Callable[[str, Place], str]
 
 BARE = frozenset((MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.PAUSE))
@@ -146,11 +147,29 @@ class RecordCodec:
         return _each(self._encode, _schedule_place(schedule.id), schedule)
 
     def event(self, event: EventRow) -> EventRow:
-        return _each(self._encode, _event_place(event.event_id), event)
+        return _each(self._encode, _event_place(event), event)
+
+    def flow(self, flow: FlowRow) -> FlowRow:
+        return _each(self._encode, _flow_place(flow), flow)
 
     def endpoint(self, id: str, doc: str) -> str:
         """The document of an endpoint for webhooks."""
         return self._encode(doc, _endpoint_place(id))
+
+    def api_key(self, key: StoredKey) -> StoredKey:
+        """A key of the server: whoever has no key of payloads makes none."""
+        return replace(key, digest=self.payloads.encode(key.digest, self._of_key(key)))
+
+    def plain_key(self, key: StoredKey) -> StoredKey:
+        """Never raises: one that cannot be believed fits no key."""
+        try:
+            return replace(key, digest=self.payloads.decode(key.digest, self._of_key(key)))
+        except PayloadSealed:
+            return replace(key, digest="")
+
+    def _of_key(self, key: StoredKey) -> Bound:
+        place = ("api key", key.id, key.name, key.scope, key.expires_at)
+        return self.payloads.bound(*place, namespace=key.namespace)
 
     def kept_answer(self, key: str, answer: str) -> str:
         """Of a request with an idempotency key."""
@@ -247,8 +266,19 @@ class RecordCodec:
     def read_schedule(self, schedule: ScheduleRow) -> ScheduleRow:
         return _each(self._decode, _schedule_place(schedule.id), schedule)
 
-    def read_event(self, event: EventRow) -> EventRow:
-        return _each(self._decode, _event_place(event.event_id), event)
+    def plain_event(self, event: EventRow) -> EventRow:
+        """Never raises: one that cannot be read says so."""
+        try:
+            return _each(self._decode, _event_place(event), event)
+        except PayloadSealed as error:
+            return replace(event, payload=never_plain(event.payload), sealed=told(error))
+
+    def plain_flow(self, flow: FlowRow) -> FlowRow:
+        """Never raises: one that cannot be read says so."""
+        try:
+            return _each(self._decode, _flow_place(flow), flow)
+        except PayloadSealed as error:
+            return replace(flow, document=never_plain(flow.document), sealed=told(error))
 
     def read_endpoint(self, id: str, doc: str) -> str:
         return self._decode(doc, _endpoint_place(id))
@@ -269,7 +299,7 @@ class RecordCodec:
         try:
             return replace(message, body=self._decode(message.body, _message_place(message.topic, message.id)))
         except PayloadSealed:
-            return message if is_coded(message.body) else replace(message, body=join([], message.body.encode()))
+            return replace(message, body=never_plain(message.body))
 
     # -- parts
 
@@ -283,7 +313,7 @@ class RecordCodec:
         owner, kind, name, _, field = place
         return self.payloads.decode(text, self.payloads.bound(*place), (owner, kind, name, field))
 
-    def is_current(self, record: Output | Attempt | ScheduleRow) -> bool:
+    def is_current(self, record: Output | Attempt | ScheduleRow | EventRow | FlowRow) -> bool:
         """Whether all payloads of a record are coded as new ones are."""
         return all(map(self.payloads.is_current, payloads_of(record).values()))
 
@@ -317,7 +347,7 @@ class RecordCodec:
             return json.encode(why_sealed("the memo", error)).decode()
 
 
-def payloads_of(record: Output | Attempt | ScheduleRow | EventRow) -> dict[str, str]:
+def payloads_of(record: Output | Attempt | ScheduleRow | EventRow | FlowRow) -> dict[str, str]:
     """Those that are there, by their fields."""
     fields = payload_fields(type(record))
     return {name: text for name in fields if (text := getattr(record, name)) is not None}
@@ -358,8 +388,13 @@ def _attempt_place(run_id: RunId, attempt: Attempt) -> Place:
     return run_id, "attempt", attempt.seq, attempt.number
 
 
-def _event_place(event_id: UUID) -> Place:
-    return event_id, "event"
+def _event_place(event: EventRow) -> Place:
+    return event.event_id, "event", event.type, event.source, event.external_id, event.replay_of
+
+
+def _flow_place(flow: FlowRow) -> Place:
+    """Whether it is active is not in it: the store makes flows inactive by itself."""
+    return flow.workflow_id, "flow", flow.name, flow.version, flow.trigger_type, flow.published_at is not None
 
 
 def _schedule_place(id: str) -> Place:
@@ -404,6 +439,11 @@ def _refuse_more_than_a_reason(entry: Entry) -> None:
     except (DecodeError, RecursionError):
         pass
     raise PayloadDamaged("it is not encrypted, and says more than why the run was closed")
+
+
+def never_plain(text: str) -> str:
+    """A text that nobody takes for a readable one."""
+    return text if is_coded(text) else join([], text.encode())
 
 
 def _as_failure(error: PayloadSealed) -> str:

@@ -10,6 +10,9 @@ WITH written AS (
 SELECT batuta.record_acts($1, $8, $9, $10, $11, $12, $13, ARRAY[w.id], '{}', '{}', '{}', batuta.batuta_now())
 FROM written w;
 
+-- rewrite_api_key --
+UPDATE batuta.api_keys k SET digest = $3 WHERE k.namespace = $1 AND k.id = $2;
+
 -- api_keys --
 SELECT id, namespace, name, scope, digest, created_by, created_at, expires_at, last_used_at, revoked_at
 FROM batuta.api_keys WHERE namespace = $1 ORDER BY id COLLATE "C";

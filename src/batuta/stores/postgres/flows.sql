@@ -85,6 +85,11 @@ SELECT * FROM batuta.flow_runs WHERE namespace = $1 AND workflow_id = $2 AND eve
 -- event --
 SELECT * FROM batuta.events WHERE namespace = $1 AND event_id = $2;
 
+-- rewrite_events --
+UPDATE batuta.events e SET payload = n.payload
+FROM unnest($2::uuid[], $3::text[]) AS n(event_id, payload)
+WHERE e.namespace = $1 AND e.event_id = n.event_id;
+
 -- events_among --
 -- Events by their ids, or by what their senders call them.
 SELECT e.* FROM batuta.events e WHERE e.namespace = $1 AND e.event_id = ANY ($2::uuid[])

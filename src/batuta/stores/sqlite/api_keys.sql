@@ -5,6 +5,9 @@ INSERT INTO api_keys (id, namespace, name, scope, digest, created_by, created_at
 VALUES (:id, :namespace, :name, :scope, :digest, :created_by, :now, :expires_at)
 ON CONFLICT (id) DO NOTHING;
 
+-- rewrite_api_key --
+UPDATE api_keys SET digest = :digest WHERE namespace = :namespace AND id = :id;
+
 -- api_keys --
 SELECT id, namespace, name, scope, digest, created_by, created_at, expires_at, last_used_at, revoked_at
 FROM api_keys WHERE namespace = ? ORDER BY id;

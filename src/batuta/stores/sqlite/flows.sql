@@ -51,6 +51,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 SELECT event_id, type, source, external_id, payload, replay_of, created_at FROM events
 WHERE namespace = ? AND event_id = ?;
 
+-- rewrite_event --
+UPDATE events SET payload = ? WHERE namespace = ? AND event_id = ?;
+
 -- event_named --
 SELECT event_id, type, source, external_id, payload, replay_of, created_at FROM events INDEXED BY events_named
 WHERE namespace = ? AND source = ? AND external_id = ?;

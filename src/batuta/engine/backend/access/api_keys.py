@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from msgspec.structs import asdict
@@ -16,6 +17,7 @@ from batuta.journal.store import Store
 from batuta.names import check_reason
 
 _TRIES = 3
+log = logging.getLogger("batuta.server")
 
 
 class NativeApiKeys:
@@ -55,7 +57,7 @@ class NativeApiKeys:
         old = await self._find(id)
         now = await self._store.now()
         left = None if old.expires_at is None else (old.expires_at - old.created_at) / SECOND
-        if not old.is_good(now):
+        if not old.digest or not old.is_good(now):
             raise UnknownApiKey(id)
         made = await self.create(old.name, old.scope, left, reason)
         await self.revoke(id, overlap, reason)
@@ -71,6 +73,8 @@ class NativeApiKeys:
         id = id_of(key)
         stored = None if id is None else await self._store.find_api_key(id)
         now = await self._store.now()
+        if stored is not None and not stored.digest:
+            log.warning("API key %s is refused: its row was not written with the keys of payloads (BATUTA_KEYS)", id)
         if stored is None or not fits(key, stored) or not stored.is_good(now):
             return None
         if stored.last_used_at is None or stored.last_used_at <= now - USE_NOTED:
@@ -79,7 +83,9 @@ class NativeApiKeys:
 
     async def find(self, id: str) -> ApiKey | None:
         stored = await self._store.find_api_key(id)
-        return _view(stored) if stored is not None and stored.is_good(await self._store.now()) else None
+        if stored is None or not stored.digest or not stored.is_good(await self._store.now()):
+            return None
+        return _view(stored)
 
     async def any(self) -> bool:
         return await self._store.has_api_keys()

@@ -104,6 +104,12 @@ class FlowVerbs(ABC):
                 and (before is None or one.event_id < before)
             ][:limit]
 
+    async def rewrite_events(self, events: Sequence[EventRow]) -> None:
+        with self.transaction() as unit:
+            for event in events:
+                if (known := unit.tables.events.get(event.event_id)) is not None:
+                    unit.tables.events[event.event_id] = replace(known, payload=event.payload)
+
     async def flow_runs(self, where: FlowRunFilter, before: UUID | None = None, limit: int = 50) -> list[FlowRun]:
         with self.transaction() as unit:
             found = sorted(unit.tables.flow_runs.values(), key=lambda one: one.chain_id, reverse=True)

@@ -31,6 +31,11 @@ class ApiKeyVerbs(ABC):
             self.keys[key.id] = replace(key, namespace=self.namespace, created_at=unit.now)
             return True
 
+    async def rewrite_api_key(self, id: str, digest: str) -> None:
+        with self.transaction():
+            if id in self.keys and self.keys[id].namespace == self.namespace:
+                self.keys[id].digest = digest
+
     async def api_keys(self) -> list[StoredKey]:
         with self.transaction():
             return [replace(self.keys[id]) for id in sorted(self.keys) if self.keys[id].namespace == self.namespace]

@@ -27,7 +27,7 @@ from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.database import batch_columns
 
-_FLOW, _EVENT = FlowRow.__struct_fields__, EventRow.__struct_fields__
+_FLOW, _EVENT = ([name for name in kind.__struct_fields__ if name != "sealed"] for kind in (FlowRow, EventRow))
 
 
 class FlowVerbs(Base):
@@ -122,6 +122,10 @@ class FlowVerbs(Base):
     async def events(self, where: EventFilter, before: UUID | None = None, limit: int = 50) -> list[EventRow]:
         values = (self.namespace, before, where.type, where.source, where.external_id, limit)
         return [_event_of(row) for row in await self._pool.read(self._sql["events"], *values)]
+
+    async def rewrite_events(self, events: Sequence[EventRow]) -> None:
+        columns = [one.event_id for one in events], [one.payload for one in events]
+        await self._pool.write(self._sql["rewrite_events"], self.namespace, *columns)
 
     async def flow_runs(self, where: FlowRunFilter, before: UUID | None = None, limit: int = 50) -> list[FlowRun]:
         if where.event_ids is not None:

@@ -21,6 +21,9 @@ class ApiKeyVerbs(Base):
     async def note_api_key(self, id: str) -> None:
         await self._pool.write(self._sql["note_api_key"], id, USE_NOTED)
 
+    async def rewrite_api_key(self, id: str, digest: str) -> None:
+        await self._pool.write(self._sql["rewrite_api_key"], self.namespace, id, digest)
+
     async def api_keys(self) -> list[StoredKey]:
         return [StoredKey(**dict(row)) for row in await self._pool.read(self._sql["api_keys"], self.namespace)]
 

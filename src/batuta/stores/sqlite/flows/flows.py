@@ -120,6 +120,10 @@ class FlowVerbs(ABC):
         values = asdict(where) | {"namespace": self.namespace, "before": last, "limit": limit}
         return [_event_of(row) for row in self._rows("events", values)]
 
+    async def rewrite_events(self, events: Sequence[EventRow]) -> None:
+        rows = [(one.payload, self.namespace, one.event_id.bytes) for one in events]
+        await self._writer.write(lambda cursor: cursor.executemany(Q["rewrite_event"], rows), aside=True)
+
     async def flow_runs(self, where: FlowRunFilter, before: UUID | None = None, limit: int = 50) -> list[FlowRun]:
         last = _LAST if before is None else before.bytes
         if where.event_ids is None:
@@ -201,7 +205,7 @@ def _event_of(row: Row) -> EventRow:
     return EventRow(**(found | ids))
 
 
-_EVENT = EventRow.__struct_fields__
+_EVENT = [name for name in EventRow.__struct_fields__ if name != "sealed"]
 
 
 def _flow_run_of(row: Row) -> FlowRun:

@@ -49,6 +49,10 @@ class ApiKeyVerbs(ABC):
         values = {"id": id, "now": self.clock_now(), "noted": USE_NOTED}
         await self._writer.write(lambda cursor: cursor.execute(Q["note_api_key"], values).rowcount, small=True)
 
+    async def rewrite_api_key(self, id: str, digest: str) -> None:
+        values = {"namespace": self.namespace, "id": id, "digest": digest}
+        await self._writer.write(lambda cursor: cursor.execute(Q["rewrite_api_key"], values).rowcount, small=True)
+
     async def api_keys(self) -> list[StoredKey]:
         rows = self._readers.read(lambda connection: connection.execute(Q["api_keys"], (self.namespace,)).fetchall())
         return [_key(row) for row in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from batuta.ids import new_run_id
+from batuta.journal.flows.records import EventRow, NewEvent
 from batuta.journal.records import (
     Attempt,
     Effects,
@@ -138,6 +139,15 @@ class RewritingConformance:
         message.body = '{"value":["otherwise"]}'
         assert await store.rewrite(Rewrite(run_id=run.run_id, messages=[message]))
         assert [m.body for m in await store.inbox(run.run_id)] == ['{"value":["otherwise"]}']
+
+    async def test_payloads_of_events_are_written_otherwise_and_nothing_else_of_them(self, store: Store) -> None:
+        one, other = (EventRow(event_id=new_run_id(), type="paid", source="shop", payload='"old"') for _ in range(2))
+        first, second = await store.accept_events([NewEvent(event=one), NewEvent(event=other)])
+        gone = replace(one, event_id=new_run_id())
+        await store.rewrite_events([replace(event, payload='"new"', type="other") for event in (one, gone)])
+        assert await store.event(one.event_id) == replace(first.event, payload='"new"')
+        assert await store.event(other.event_id) == second.event
+        assert await store.event(gone.event_id) is None
 
 
 async def rewritten_texts(store: Store, pen: Pen) -> list[object]:

@@ -400,6 +400,13 @@ async def delete(scene: Scene) -> object:
     return gone, await scene.store.delete_runs(scene.all, replace(ACT, verb=Verb.DELETE))
 
 
+async def rewrite_api_key(scene: Scene) -> object:
+    """That of the other namespace, and its own."""
+    for name in (OWN, scene.store.namespace):
+        await scene.store.rewrite_api_key(f"key of {name}", "1" * 64)
+    return [one.digest for one in await scene.store.api_keys()]
+
+
 async def revoke_api_key(scene: Scene) -> object:
     """That of the other namespace, and its own."""
     names = (OWN, scene.store.namespace)
@@ -501,6 +508,7 @@ VERBS: dict[str, Sequence[Callable[[Scene], Awaitable[object]]]] = {
     "clear_mark": [lambda s: s.store.clear_mark("said", ACT)],
     "marks": [lambda s: s.store.marks()],
     "put_api_key": [lambda s: s.store.put_api_key(api_key(f"new key of {s.store.namespace}", s.word), ACT)],
+    "rewrite_api_key": [rewrite_api_key],
     "api_keys": [lambda s: s.store.api_keys()],
     "revoke_api_key": [revoke_api_key],
     "begin_request": [lambda s: s.store.begin_request("asked", "d", s.word, HOUR, HOUR)],
@@ -521,6 +529,7 @@ VERBS: dict[str, Sequence[Callable[[Scene], Awaitable[object]]]] = {
     "start_flow_run": [start_flow_run],
     "event": [lambda s: s.store.event(EVENT)],
     "events": [lambda s: s.store.events(EventFilter())],
+    "rewrite_events": [lambda s: s.store.rewrite_events([event_row(s.word + "!")])],
     "flow_runs": [
         lambda s: s.store.flow_runs(FlowRunFilter(workflow_id=FLOW)),
         lambda s: s.store.flow_runs(FlowRunFilter(event_ids=(EVENT,))),
