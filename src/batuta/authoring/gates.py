@@ -154,7 +154,7 @@ class Gate:
 
 
 class Keepers:
-    """Those of one host. Each gate holds its own: a host remembers no gate that nobody uses any more."""
+    """Those of one host. Each gate holds its own: a host forgets unused gates."""
 
     def __init__(self, host: GateHost) -> None:
         self._host = host

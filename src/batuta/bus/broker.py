@@ -38,7 +38,7 @@ class Broker(Protocol):
         ...
 
     async def send(self, messages: Sequence[StoredMessage]) -> Sent:
-        """Send them, in order: of a topic and key no message before one that comes earlier. Bounded in time."""
+        """Send the messages. Those of one topic and key keep their order. Bounded in time."""
         ...
 
     async def consume(self, topic: str, name: str, *, from_start: bool, begun: Callable[[], None], to: Receive) -> None:

@@ -53,7 +53,7 @@ class _Written(_Stored, kw_only=True, omit_defaults=True):
 
 
 def event_of(message: StoredMessage) -> Event:
-    """The envelope of a message. Raises DecodeError for one that cannot be read here."""
+    """The envelope of a message. Raises DecodeError if the envelope cannot be read."""
     stored = json.decode(message.body, type=_Stored)
     moment = _EPOCH + timedelta(microseconds=stored.time)
     return Event(

@@ -33,7 +33,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
 class Relay:
-    """Sends what is published in this namespace. One worker at a time does, for its job is unique."""
+    """Sends the messages of this namespace to the broker. Its job is unique, so one worker does it at a time."""
 
     def __init__(self, backend: Backend, broker: Broker) -> None:
         self._backend, self._broker, self._store = backend, broker, backend.bus.store

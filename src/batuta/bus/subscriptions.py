@@ -1,4 +1,4 @@
-"""Who gets the messages of a topic, and what is done with each: a job, a run that is started, or a signal."""
+"""Subscriptions: each message of a topic becomes a job, a new run or a signal."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class CacheInfo(Struct, frozen=True, kw_only=True):
     """Values dropped for lack of memory since it began."""
     hits: int = 0
     misses: int = 0
-    """Looks at single keys since it began, of everybody who uses it."""
+    """Look-ups of single keys by all clients since the server began."""
 
 
 class CacheBackend(Protocol):

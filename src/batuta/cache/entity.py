@@ -93,7 +93,7 @@ class Entity(Generic[T]):
         await self._put(key, pack(value, f"a value of {self.name}"), self._kept)
 
     async def put_absent(self, **identifiers: object) -> None:
-        """Remember that there is no such thing, if `absent_lifetime` is set; else drop what is there."""
+        """Remember that the value does not exist, if `absent_lifetime` is set; else delete the cached value."""
         key = self.key(**identifiers)
         if self._absent_lifetime:
             await self._put(key, ABSENT, self._absent_lifetime)
@@ -131,7 +131,7 @@ class Entity(Generic[T]):
         return self._lifetime + self._stale
 
     async def _look(self, key: str, *, with_lifetime: bool) -> _Found[T] | None:
-        """What is in the cache, reported as a hit or a miss."""
+        """The cached value, reported as a hit or a miss."""
         began = self._cache.clock.monotonic()
         found = await self._find(key, "get", with_lifetime=with_lifetime)
         known = found is not None and found.left > 0

@@ -18,7 +18,7 @@ idempotency = LazyGroup(
     "idempotency",
     {
         "list": ("batuta.cli.idempotency:list_keys", "Keys that are kept, and their states."),
-        "delete": ("batuta.cli.idempotency:delete", "Forget a key: the next request with it is carried out."),
+        "delete": ("batuta.cli.idempotency:delete", "Delete a key: the next request with it is carried out."),
     },
     help="Idempotency keys of requests: each request is carried out once, and its answer is kept for a day.",
 )
@@ -55,7 +55,7 @@ def list_keys(common: CommonOptions, prefix: str, cursor: str | None, limit: int
 @REASON
 @with_common_options
 def delete(common: CommonOptions, key: str, reason: str) -> None:
-    """Forget KEY, as `batuta idempotency list` shows it. The next request with it is carried out again."""
+    """Delete KEY, as `batuta idempotency list` shows it. The next request with it is carried out again."""
     deleted = common.ask(lambda client: client.idempotency.delete(key, reason=reason))
     said = "is forgotten" if deleted else "is not kept: `batuta idempotency list` shows the keys that are"
     common.answer({"key": key, "deleted": deleted}, lambda _: say(f"key {key} {said}"))

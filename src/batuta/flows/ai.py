@@ -36,7 +36,7 @@ class _Unusable(Exception):
 
 
 class _Budget:
-    """What is left of tokens and time."""
+    """Tokens and time left."""
 
     def __init__(self, request: AiRequest) -> None:
         self._until = time.monotonic() + request.budget
@@ -120,7 +120,7 @@ def _messages(request: AiRequest) -> list[dict[str, str]]:
 
 
 def checked(text: str, schema: dict[str, Any] | None) -> tuple[Any, str]:
-    """The answer, and what is wrong with it. Without a schema any text will do."""
+    """The answer and its faults. Without a schema every text is right."""
     if schema is None:
         return text, ""
     try:

@@ -344,7 +344,7 @@ class FailStep(StepBase, kw_only=True, tag="fail"):
 
 
 class CompensateStep(CallBase, kw_only=True, tag="compensate"):
-    """Says what is to be done if the flow fails later: an action. The last one is done first."""
+    """An action that undoes earlier steps if the flow fails later. The last one runs first."""
 
     config: ActionConfig
 
@@ -425,7 +425,7 @@ class Debounce(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TriggerSchedule(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Begins a run at certain times; `event.payload` is what is given here."""
+    """Begins a run at certain times, with this payload as `event.payload`."""
 
     cron: Annotated[str, Meta(description="A cron expression.")] = ""
     every: Annotated[Seconds | None, Meta(description="Instead: the time between two runs.")] = None

@@ -1,4 +1,4 @@
-"""What is wrong with a flow: every fault, with its path and a hint."""
+"""Faults of a flow: all of them, each with its path and a hint."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ TESTS: Final = ".test.json"
 
 
 class Expected(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What must come of it. What is left out is not compared."""
+    """The expected outcome. Fields that are not given are not compared."""
 
     path: list[str] | UnsetType = UNSET
     """The keys of the steps that were done, in order."""
@@ -73,7 +73,7 @@ class FlowCase(Struct):
         return f"{self.file.name}: {self.test.name}"
 
     async def problems(self) -> list[str]:
-        """How what happened differs from what is expected; empty: it does not."""
+        """Differences between the outcome and the expected one; empty: none."""
         document, faults = read_flow(self.flow)
         if document is None:
             return [f"{self.flow}: {fault}" for fault in faults]

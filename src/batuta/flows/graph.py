@@ -182,7 +182,7 @@ class Graph(Struct):
             self._add_inner(step)
 
     def _add_inner(self, step: StepBase) -> None:
-        """What is in its blocks. The steps of a `for_each` are not seen from outside."""
+        """The steps in its blocks. The steps of a `for_each` are not seen from outside."""
         after = [] if isinstance(step, ForEachStep) else [(step.key, "out")]
         if isinstance(step, TryStep):
             config = step.config

@@ -83,7 +83,7 @@ def _check_ai(step: AiStep, path: str, faults: list[Fault]) -> None:
 
 
 def schema_fault(schema: dict[str, Any]) -> str:
-    """What is wrong with a JSON Schema; empty: nothing. Not checked where the extra `flows` is not installed."""
+    """Faults of a JSON Schema; empty: none. Not checked where the extra `flows` is not installed."""
     try:
         import jsonschema
     except ImportError:

@@ -135,7 +135,7 @@ def _hide(value: Any, known: list[str]) -> Any:
 
 
 def secret_faults(template: Any, path: str) -> list[Fault]:
-    """What is wrong with the references of a template."""
+    """Faults in the references of a template."""
     found: list[Fault] = []
     for where, text in _texts(template, ()):
         rest = REFERENCE.sub("", text)

@@ -46,7 +46,7 @@ class StoredSecrets:
         return found
 
     async def names(self) -> list[str]:
-        """Of those that this process can read."""
+        """Secrets that this process can read."""
         found = await self._store.documents(FLOW_SECRETS)
         return sorted(one.key for one in found if one.body != "null")
 

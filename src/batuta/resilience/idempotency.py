@@ -45,7 +45,7 @@ _FIRST_LOOK, _LAST_LOOK, _TRY = 0.01, 0.2, 0.5
 """Seconds between looks at a request of another owner, and between tries to take it over."""
 
 Work = Callable[[], Awaitable[tuple[str, bool]]]
-"""Gives the answer, and whether it is to be kept: one that is not may be asked for again."""
+"""Gives the answer, and whether to keep it. A request without a kept answer may be carried out again."""
 
 Shorten = Callable[[str], str]
 

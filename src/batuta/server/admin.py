@@ -48,7 +48,7 @@ class ReprocessDlqBody(Struct, kw_only=True, forbid_unknown_fields=True):
 class DlqReprocessed(Struct, kw_only=True):
     successful_count: int
     failed_count: int
-    """Those that failed again, and are dead letters again, or could not be reprocessed."""
+    """Dead letters that failed again, or could not be reprocessed."""
     pending_count: int
     """Those whose run has not ended yet."""
 

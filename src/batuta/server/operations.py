@@ -55,7 +55,7 @@ class Operation(Struct, kw_only=True):
     verb: str
     namespace: str
     actor: str = ""
-    """Who began it."""
+    """The caller who began it."""
     state: str = "running"
     """`running`, `done`, `failed`, or `interrupted`: the server process that carried it out has ended, and another one
     goes on with it."""
@@ -118,13 +118,13 @@ class _Lock:
 
 
 class OperationBook:
-    """Operations: those of this process, and those that the store knows of."""
+    """Operations of this process, and of other processes as the store has them."""
 
     def __init__(self, tasks: Sequence[Task], home: Batuta, client_of: Callable[[str], Awaitable[Batuta]]) -> None:
         """`home`: the client of the server's own namespace, where servers find operations that wait for one of them."""
         self._tasks, self._home, self._client_of = {task.name: task for task in tasks}, home, client_of
         self._own: dict[str, tuple[_Kept, asyncio.Task[None]]] = {}
-        """Those that this process carries out now."""
+        """Operations that this process carries out now."""
         self._clock = SystemClock()
         self._looked = float("-inf")
         self._looking: asyncio.Task[None] | None = None
@@ -183,7 +183,7 @@ class OperationBook:
         return [_shown(own[one.key][0]) if one.key in own else _as_told(one, call.trace_id) for one in found]
 
     async def close(self) -> None:
-        """Stop: another process goes on with what is not done."""
+        """Stop. Another process finishes the open operations."""
         tasks = [task for _, task in self._own.values()]
         tasks += [] if self._looking is None else [self._looking]
         for task in tasks:

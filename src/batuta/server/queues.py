@@ -54,7 +54,7 @@ class Queues(Struct):
 
 
 class LimitBody(_LimitChanges, kw_only=True, forbid_unknown_fields=True):
-    """Limits of all workers together. What is left out stays, null removes one."""
+    """Limits of all workers together. A missing limit stays, null removes it."""
 
     reason: str = ""
 

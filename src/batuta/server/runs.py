@@ -109,7 +109,7 @@ class RunsView(Struct, kw_only=True):
     """Every filter applies but that of the state, so that a page can show what another choice would give. Null: there
     are so many that it takes a while; ask for `/api/v1/runs/states`."""
     total: int | None
-    """Those that match, whatever the page holds."""
+    """All matching runs, not only those of the page."""
 
 
 class WaitQuery(Struct, kw_only=True, forbid_unknown_fields=True):

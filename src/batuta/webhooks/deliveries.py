@@ -69,7 +69,7 @@ class Delivery(Struct, kw_only=True):
     """The `webhook-id`: the same for all attempts, and for all endpoints."""
     type: str
     body: str
-    """What is sent, byte for byte."""
+    """The body, byte for byte."""
 
 
 class Delivered(Struct, kw_only=True):

@@ -152,7 +152,7 @@ class Webhooks:
         disable_after: Duration | None = None,
         reason: str = "",
     ) -> Endpoint:
-        """Change what is given; the rest stays. `disable_after=0`: never. Raises UnknownEndpoint, InvalidInput."""
+        """Change the given fields; the others stay. `disable_after=0`: never. Raises UnknownEndpoint, InvalidInput."""
         changes: dict[str, Any] = {}
         if url is not None:
             changes["url"] = check_url(url)

@@ -18,7 +18,7 @@ _HERE = "batuta.cli.bus.command"
 bus = LazyGroup(
     "bus",
     {
-        "delete": (f"{_HERE}:delete", "Forget a subscription, and what it has yet to get."),
+        "delete": (f"{_HERE}:delete", "Delete a subscription and its undelivered messages."),
         "lag": (f"{_HERE}:lag", "What each subscription has yet to get."),
         "messages": (f"{_HERE}:messages", "Messages of a topic, newest first."),
         "prune": (f"{_HERE}:prune", "Delete old messages that were delivered."),
@@ -133,7 +133,7 @@ def publish(common: CommonOptions, topic: str, payload: str, key: str, id: str |
 @REASON
 @with_common_options
 def delete(common: CommonOptions, name: str, reason: str) -> None:
-    """Forget the subscription NAME, and what it has yet to get. Runs that have begun go on."""
+    """Delete the subscription NAME and its undelivered messages. Runs that have begun go on."""
     deleted = common.ask(lambda client: client.bus.delete(name, reason=reason))
     said = "is forgotten" if deleted else "is not there: `batuta bus subscriptions` lists those that are"
     common.answer({"name": name, "deleted": deleted}, lambda _: say(f"subscription {name} {said}"))

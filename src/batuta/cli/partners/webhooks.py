@@ -19,7 +19,7 @@ webhooks = LazyGroup(
     "webhooks",
     {
         "create": (f"{_HERE}:create", "Add an endpoint, and print its secret once."),
-        "delete": (f"{_HERE}:delete", "Forget an endpoint."),
+        "delete": (f"{_HERE}:delete", "Delete an endpoint."),
         "deliveries": (f"{_HERE}:deliveries", "List deliveries."),
         "disable": (f"{_HERE}:disable", "Deliver no more to an endpoint."),
         "enable": (f"{_HERE}:enable", "Deliver to an endpoint again."),
@@ -160,7 +160,7 @@ def disable(common: CommonOptions, id: str, reason: str) -> None:
 @REASON
 @with_common_options
 def delete(common: CommonOptions, id: str, reason: str) -> None:
-    """Forget the endpoint ID. Deliveries that are under way become dead letters."""
+    """Delete the endpoint ID. Deliveries that are under way become dead letters."""
     common.ask(lambda client: client.webhooks.delete(id, reason))
     common.answer({"id": id, "deleted": True}, lambda _: say(f"endpoint {id} is deleted"))
 

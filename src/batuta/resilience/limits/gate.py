@@ -254,7 +254,7 @@ class LimitKeeper:
             self._host.call_later(_IDLE, lambda: self._give_back(pool))
 
     def _give_back(self, pool: _Permits) -> None:
-        """What is not in use goes to others."""
+        """Give unused places to other workers."""
         pool.idle = False
         if self._host.waiting(pool.topic) and pool.free:
             self._host.wake(pool.topic, pool.free)
@@ -415,7 +415,7 @@ class LimitKeeper:
 
 
 def _chunk(settings: LimitSettings) -> int:
-    """The most that is leased at once: others are to have their share, and what is not used in time is lost."""
+    """The most calls to lease at once: other workers need their share, and unused leases are lost."""
     counts = [-(-rate.count // PARTS) for rate in settings.rates]
     counts += [settings.concurrency] if settings.concurrency is not None else []
     counts += [-(-settings.bucket.capacity // PARTS)] if settings.bucket is not None else []

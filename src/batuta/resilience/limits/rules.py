@@ -87,7 +87,7 @@ class LimitDoc(Struct, kw_only=True):
         return json.encode(self).decode()
 
     def hold(self, key: str, until: int, now: int) -> None:
-        """The partner asked for a pause: nobody calls it before. A shorter one does not end a longer one."""
+        """The partner asked for a pause: no worker calls it before then. A shorter one does not end a longer one."""
         self.holds = {one: at for one, at in self.holds.items() if at > now}
         if until > self.holds.get(key, now):
             self.holds[key] = until

@@ -138,7 +138,7 @@ class Credentials:
         return await self._client.namespace.documents.document(ENDED_SESSIONS, digest_of(text)) is not None
 
     async def end_session(self, cookie: str) -> None:
-        """From now on no server takes the cookie, whoever has a copy of it."""
+        """From now on every server refuses the cookie and its copies."""
         text, left = self._read(cookie)
         if left > 0:
             await self._client.namespace.documents.put_documents(ENDED_SESSIONS, {digest_of(text): "{}"}, left)

@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 class Principal(Struct, frozen=True, kw_only=True):
-    """Who asks."""
+    """The caller: a key, a session or a user of the application."""
 
     name: str
     kind: str

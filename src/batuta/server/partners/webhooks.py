@@ -54,7 +54,7 @@ class NewEndpointBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class EndpointBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is to change. `disable_after`: 0 for never."""
+    """Fields to change. `disable_after`: 0 for never."""
 
     url: str | None = None
     types: list[str] | None = None
