@@ -4,6 +4,7 @@ Where PostgreSQL can't be started, tests that ask for it fail; they are never sk
 """
 
 import gc
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.databases import DatabaseMaker
 from batuta.testing.servers import ExternalPostgres, PostgresServer, ServerUnavailable, launch_postgres
 from tests.databases import Databases, aside
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+"""Tests that speak gRPC and tests that start servers share a process: gRPC's own code after a fork may end the new
+process before it becomes the server."""
 
 SETTINGS = {
     "max_connections": "400",

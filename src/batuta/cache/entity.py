@@ -40,6 +40,8 @@ class Entity(Generic[T]):
     remembers nothing. `stale`: how much longer a value is kept, to be used only when loading a new one fails.
     `early`: how eager values are loaded anew before they end (XFetch's beta); 0 never does.
     `load_time`: how long others wait for one that loads, before they load themselves.
+    `lifetime_of`: for how many seconds a value may be used, where its own lifetime may be shorter than `lifetime`; one
+    with 0 or less is not kept.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Entity(Generic[T]):
         stale: Duration = 0,
         early: float = 1.0,
         load_time: Duration = 10.0,
+        lifetime_of: Callable[[T], float] | None = None,
     ) -> None:
         self._cache = cache
         self._keys = KeyPattern(pattern)
@@ -63,7 +66,7 @@ class Entity(Generic[T]):
         self._absent_lifetime: float = in_seconds(absent_lifetime)
         self._stale: float = in_seconds(stale)
         self._load_time: float = in_seconds(load_time)
-        self._early = early
+        self._early, self._lifetime_of = early, lifetime_of
         for what, number, least in (
             ("lifetime", self._lifetime, 0.001),
             ("absent_lifetime", self._absent_lifetime, 0),
@@ -90,7 +93,11 @@ class Entity(Generic[T]):
     async def put(self, value: T, **identifiers: object) -> None:
         """Write a value, after the change that it shows (write-through)."""
         key = self.key(**identifiers)
-        await self._put(key, pack(value, f"a value of {self.name}"), self._kept)
+        data = pack(value, f"a value of {self.name}")
+        if kept := self._kept_for(value):
+            await self._put(key, data, kept)
+        else:
+            await self._cache.invalidate(self.name, [key], self._kept)
 
     async def put_absent(self, **identifiers: object) -> None:
         """Remember that the value does not exist, if `absent_lifetime` is set; else delete the cached value."""
@@ -128,7 +135,13 @@ class Entity(Generic[T]):
 
     @property
     def _kept(self) -> float:
+        """At most."""
         return self._lifetime + self._stale
+
+    def _kept_for(self, value: T) -> float:
+        """For how long this value is kept."""
+        used = self._lifetime if self._lifetime_of is None else min(self._lifetime, self._lifetime_of(value))
+        return used + self._stale if used > 0 else 0.0
 
     async def _look(self, key: str, *, with_lifetime: bool) -> _Found[T] | None:
         """The cached value, reported as a hit or a miss."""
@@ -213,9 +226,8 @@ class Entity(Generic[T]):
             raise
         took = self._cache.clock.monotonic() - began
         self._average_load += (took - self._average_load) * (_WEIGHT if self._average_load else 1.0)
-        lifetime = self._absent_lifetime if value is None else self._lifetime
-        if lifetime:
-            kept = lifetime + (0 if value is None else self._stale)
+        kept = self._absent_lifetime if value is None else self._kept_for(value)
+        if kept:
             await self._ask("put", lambda backend: backend.put_loaded(key, data, kept, token), otherwise=False)
         else:
             await self._ask("unlock", lambda backend: backend.unlock(key, token), otherwise=None)
@@ -227,7 +239,10 @@ class Entity(Generic[T]):
 
 
 class MemberSet:
-    """A set of names in a cache, such as the claims of an entry. Each addition renews its lifetime."""
+    """A set of names in a cache, such as the claims of an entry. Each addition renews its lifetime.
+
+    After a change that failed, this process takes the set for missing until it could delete it.
+    """
 
     def __init__(self, cache: Cache, pattern: str, *, lifetime: Duration) -> None:
         self._cache, self._keys, self._lifetime = cache, KeyPattern(pattern), in_seconds(lifetime)
@@ -237,21 +252,32 @@ class MemberSet:
 
     async def add(self, *members: str, **identifiers: object) -> None:
         key = self._keys.key(identifiers)
-        await self._cache.ask(
-            self.name, "put", lambda backend: backend.add_members(key, members, self._lifetime), otherwise=None
-        )
+        await self._change(key, lambda backend: backend.add_members(key, members, self._lifetime))
 
     async def remove(self, *members: str, **identifiers: object) -> None:
         key = self._keys.key(identifiers)
-        await self._cache.ask(self.name, "put", lambda backend: backend.remove_members(key, members), otherwise=None)
+        await self._change(key, lambda backend: backend.remove_members(key, members))
 
     async def members(self, **identifiers: object) -> set[str]:
         """Empty if nothing is known."""
         key = self._keys.key(identifiers)
-        return await self._cache.ask(self.name, "get", lambda backend: backend.members(key), otherwise=set())
+        began = self._cache.clock.monotonic()
+        found: set[str] = set()
+        if not self._cache.is_stale(key):
+            found = await self._cache.ask(self.name, "get", lambda backend: backend.members(key), otherwise=found)
+        self._cache.tell(self.name, "hit" if found else "miss", began)
+        return found
 
     async def delete(self, **identifiers: object) -> None:
         await self._cache.invalidate(self.name, [self._keys.key(identifiers)], self._lifetime)
+
+    async def _change(self, key: str, work: Callable[[CacheBackend], Awaitable[Any]]) -> None:
+        async def change(backend: CacheBackend) -> bool:
+            await work(backend)
+            return True
+
+        if not await self._cache.ask(self.name, "put", change, otherwise=False):
+            self._cache.remember([key], self._lifetime)
 
 
 def _say_if_failed(task: asyncio.Task[Any]) -> None:

@@ -18,7 +18,7 @@ from pixdict.dict.claims import Claim, ExtendedClaim
 from pixdict.dict.entries import Account, Entry, Person
 from pixdict.proto import bridge_pb2 as pb
 from pixdict.proto import bridge_pb2_grpc as rpc
-from pixdict.readings import PolicyReading
+from pixdict.readings import LookUp, PolicyReading
 
 S = TypeVar("S", bound=Struct)
 
@@ -57,9 +57,9 @@ class BridgeClient:
         sent = pb.CreateEntryRequest(request_id=str(request_id), reason=reason, entry=to_message(pb.Entry, entry))
         return await self._get(messages.CreateEntryResponse, self._entries.CreateEntry, sent)
 
-    async def get_entry(self, key: str, *, payer_id: str, end_to_end_id: str) -> messages.GetEntryResponse:
+    async def get_entry(self, key: str, *, payer_id: str, end_to_end_id: str) -> LookUp:
         sent = pb.GetEntryRequest(key=key, payer_id=payer_id, end_to_end_id=end_to_end_id)
-        return await self._get(messages.GetEntryResponse, self._entries.GetEntry, sent)
+        return await self._get(LookUp, self._entries.GetEntry, sent)
 
     async def update_entry(
         self,

@@ -8,13 +8,15 @@ from typing import Self
 from urllib.parse import urlencode
 
 import httpcore2
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pixdict.bridge.settings import BridgeSettings
 from pixdict.dict import signatures, xml
 from pixdict.dict.headers import PROBLEM_XML, REQUESTING_PARTICIPANT, XML
+from pixdict.dict.messages import GetEntryResponse
 from pixdict.dict.operations import BASE, NON_PRIORITY_BASE, Operation
 from pixdict.dict.problems import DirectoryRefused, Problem
+from pixdict.readings import LookUp
 
 _MOST = xml.MAX_BYTES
 
@@ -90,7 +92,10 @@ class DirectoryClient:
             if self._settings.trusted is not None:
                 signatures.verify(root, self._settings.trusted)
             if 200 <= status < 300:
-                return xml.from_element(operation.response, root)
+                answer = xml.from_element(operation.response, root)
+                if isinstance(answer, GetEntryResponse):
+                    return LookUp(**structs.asdict(answer), max_age=_max_age(response))
+                return answer
             problem = xml.from_element(Problem, root)
         except (xml.InvalidXml, signatures.InvalidSignature) as error:
             raise _unreadable(operation, response, str(error)) from None
@@ -112,4 +117,21 @@ def _header(response: httpcore2.Response, name: bytes) -> str:
 
 def _retry_after(response: httpcore2.Response) -> int | None:
     text = _header(response, b"retry-after").strip()
-    return min(int(text), 86_400) if text.isascii() and text.isdigit() and len(text) < 9 else None
+    return min(int(text), 86_400) if _is_number(text) else None
+
+
+def _max_age(response: httpcore2.Response) -> int:
+    """For how many seconds the answer may be kept by who asked; 0 for what is not allowed, not said or not readable."""
+    values = (value.decode("latin-1") for key, value in response.headers if key.lower() == b"cache-control")
+    said = [one.strip() for one in ",".join(values).lower().split(",")]
+    if "no-store" in said or "no-cache" in said:
+        return 0
+    ages = [one.removeprefix("max-age=") for one in said if one.startswith("max-age=")]
+    age = _header(response, b"age").strip() or "0"
+    if len(ages) != 1 or not _is_number(ages[0]) or not _is_number(age):
+        return 0
+    return max(0, int(ages[0]) - int(age))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 9

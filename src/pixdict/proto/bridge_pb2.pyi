@@ -395,7 +395,10 @@ class EntryResponse(_message.Message):
     ENTRY_FIELD_NUMBER: _builtins.int
     RESPONSE_TIME_FIELD_NUMBER: _builtins.int
     CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    MAX_AGE_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.str
+    max_age: _builtins.int
+    """Of GetEntry: for how many seconds the directory lets the answer be kept. 0: not at all."""
     @_builtins.property
     def entry(self) -> Global___Entry: ...
     @_builtins.property
@@ -406,10 +409,11 @@ class EntryResponse(_message.Message):
         entry: Global___Entry | None = ...,
         response_time: _timestamp_pb2.Timestamp | None = ...,
         correlation_id: _builtins.str = ...,
+        max_age: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "response_time", b"response_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_id", b"correlation_id", "entry", b"entry", "response_time", b"response_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_id", b"correlation_id", "entry", b"entry", "max_age", b"max_age", "response_time", b"response_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
