@@ -157,6 +157,19 @@ async def test_bad_input_is_the_right_problem_and_changes_nothing(api: Orkestr) 
 
 
 # covers E-04
+@pytest.mark.parametrize(
+    "cursor", ["x", "", "[", '["a",1e99]', '["a",99999999999999999999]', '["\\u0000",1]', "-" * 500]
+)
+async def test_a_cursor_that_no_page_ended_with_is_refused_in_every_list(api: Orkestr, cursor: str) -> None:
+    event = await api.event({"amount": 1})
+    draft = await api.post("/api/workflows", SPRINT, 201)
+    for path in ("/api/workflows", "/api/events", "/api/runs", "/api/runs/failed", "/api/approvals"):
+        assert (await api.get(path, 400, cursor=cursor))["code"] == "invalid_input", path
+    for linked in ({"event_id": event["id"]}, {"workflow_id": draft["id"]}):
+        assert (await api.get("/api/runs", 400, cursor=cursor, **linked))["code"] == "invalid_input"
+
+
+# covers E-04
 async def test_a_run_by_hand_begins_once_for_an_event(api: Orkestr) -> None:
     flow = await api.published(activate=False)
     event = await api.event({"amount": 2500})

@@ -53,6 +53,24 @@ async def test_without_any_key_this_machine_alone_may_ask(web: Web) -> None:
     assert (foreign.status, foreign.json["code"]) == (403, "forbidden")
 
 
+async def test_what_the_server_does_to_keys_counts_from_the_next_request_on(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sign_in, "KNOWN_SECONDS", 3600.0)
+    csrf = (await web.get("/api/v1/session")).json["csrf_token"]
+    asked = web.with_headers(**{"x-csrf-token": csrf})
+    root = (await asked.post("/api/v1/api-keys", {"name": "root", "scope": "admin"})).json
+    assert (await web.get("/api/v1/runs")).status == 401
+    admin = bearer(web, root["key"])
+    other = (await admin.post("/api/v1/api-keys", {"name": "ci", "scope": "viewer"})).json
+    assert (await bearer(web, other["key"]).get("/api/v1/runs")).status == 200
+    rotated = (await admin.post(f"/api/v1/api-keys/{other['id']}/rotate", {})).json
+    assert (await bearer(web, other["key"]).get("/api/v1/runs")).status == 401
+    assert (await bearer(web, rotated["key"]).get("/api/v1/runs")).status == 200
+    assert (await admin.ask("DELETE", f"/api/v1/api-keys/{rotated['id']}")).status == 200
+    assert (await bearer(web, rotated["key"]).get("/api/v1/runs")).status == 401
+
+
 async def test_metrics_are_for_viewers_and_show_a_key_of_one_namespace_nothing_of_others(
     web: Web, client: batuta.Batuta, url: str
 ) -> None:

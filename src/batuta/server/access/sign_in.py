@@ -97,6 +97,11 @@ class Credentials:
         """Whether there is a key at all."""
         return await self._any.find("", self._keys.any)
 
+    def keys_changed(self) -> None:
+        """What is known of keys is looked up again: this server made, rotated or revoked one."""
+        for known in (self._any, self._by_digest, self._by_id):
+            known.clear()
+
     async def check(self, key: str, request: Request, *, by_hand: bool = False) -> ApiKey:
         """Raises Refused when it is no key, or not any more. A program with a good key is let in whatever others send;
         a person (`by_hand`) waits after wrong keys from the same address."""
