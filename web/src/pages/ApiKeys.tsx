@@ -57,12 +57,14 @@ export default function ApiKeys(): JSX.Element {
               </thead>
               <tbody>
                 {rows.map((key) => {
-                  const isExpired = (millis(key.expires_at) ?? Infinity) < Date.now();
-                  const isOver = key.revoked_at !== null || isExpired;
+                  const now = Date.now();
+                  const isRevoked = (millis(key.revoked_at) ?? Infinity) <= now;
+                  const isOver = isRevoked || (millis(key.expires_at) ?? Infinity) <= now;
                   return (
                     <tr key={key.id}>
                       <td>
-                        <b>{key.name}</b> {isOver && <Chip look={{ tone: "stop", label: key.revoked_at ? "revoked" : "expired" }} />}
+                        <b>{key.name}</b> {isOver && <Chip look={{ tone: "stop", label: isRevoked ? "revoked" : "expired" }} />}
+                        {key.revoked_at !== null && !isOver && <Chip look={{ tone: "retry", label: "replaced" }} />}
                         <div class="faint small">
                           made <Ago at={key.created_at} /> {key.created_by && `by ${key.created_by}`}
                         </div>
@@ -78,7 +80,7 @@ export default function ApiKeys(): JSX.Element {
                         <Ago at={key.last_used_at} none="never" />
                       </td>
                       <td data-label="Expires" class="n">
-                        <Ago at={key.expires_at} none="never" />
+                        <Ago at={isOver ? key.expires_at : (key.revoked_at ?? key.expires_at)} none="never" />
                       </td>
                       <td class="n">
                         {!isOver && (

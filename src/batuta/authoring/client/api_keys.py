@@ -68,8 +68,8 @@ class ApiKeys:
         return await self._backend.create(check_name(name, "key name"), _scope(scope), _expiry(expires), reason)
 
     async def list(self) -> Sequence[ApiKey]:
-        """All of them, also those that are expired or revoked."""
-        return await self._backend.list()
+        """All of them, oldest first, also those that are expired or revoked."""
+        return sorted(await self._backend.list(), key=lambda one: (one.created_at, one.id))
 
     async def revoke(self, id: str, *, after: Duration = 0.0, reason: str = "") -> bool:
         """Refuse a key, at once or after so many seconds. False when it is refused by then already. Raises
