@@ -9,6 +9,7 @@ import pytest
 
 from batuta import Handle, RunFailed, UpdateRejected
 from batuta.testing import in_virtual_time
+from bench.claims import thirty_days
 from pixdict.connect.keys import NewClaim, cancel_claim, claim_key, confirm_claim, create_entry, prove_possession
 from tests.pixdict.directory.kit import PHONE, A, account, claim, person
 from tests.pixdict.keys.kit import World, new_entry, world
@@ -276,3 +277,9 @@ async def test_an_act_of_silence_that_comes_too_early_is_tried_again(tmp_path: P
         w.time.behind = timedelta(minutes=25)
         assert await handle.result() == "CANCELLED"
         assert w.bridge.calls.count("cancelClaim") == 4
+
+
+def test_thirty_days_of_a_claim_pass_in_virtual_time_with_doubles_alone() -> None:
+    _, result, reminders, took = thirty_days()
+    assert (result, reminders) == ("CANCELLED", 4)
+    assert took == 30 * DAY + timedelta(minutes=1)

@@ -10,16 +10,19 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 from batuta.clock import SECOND
+from batuta.server import dashboard
 from pixdict.connect.keys import QUEUE as KEYS
 from pixdict.connect.keys import EntryChange, NewEntry, create_entry, delete_entry, keys_worker, update_entry
 from pixdict.connect.keys.models import ClaimRow
-from pixdict.connect.reconciliation import Options, reconciliation_worker
+from pixdict.connect.reconciliation import Options, reconciliation_page, reconciliation_worker
 from pixdict.dict.keys import KeyType
 from tests.long import LONG
 from tests.pixdict.directory.kit import CPF, EMAIL, A, account, person
 from tests.pixdict.reconciliation.kit import Stand, entry, stand
+from tests.server.web import Web
 
 AGREED = "dict_reconciliation_agreed_timestamp_seconds"
 
@@ -281,3 +284,20 @@ async def _reconcile_again_and_again(s: Stand) -> set[str]:
     for _ in range(6):
         found |= outcomes(await s.reconcile(Options(settle=600.0, pause=0.05)))
     return found
+
+
+async def test_the_page_shows_reports_and_repairs_and_starts_a_run(s: Stand) -> None:
+    app = Starlette()
+    app.mount("/", dashboard(s.client, pages=[reconciliation_page(s.audit)]))
+    empty = (await Web(app).get("/api/v1/pages/reconciliation")).json
+    assert [one["rows"] for one in empty["tables"]] == [[], []]
+    s.there(entry(1), now=s.directory.now() - 3_600 * SECOND)
+    token = (await Web(app).get("/api/v1/session")).json["csrf_token"]
+    done = await Web(app).with_headers(x_csrf_token=token).post("/api/v1/pages/reconciliation/reconcile-now", {})
+    assert done.status == 200, done.json
+    async with asyncio.timeout(60):
+        while len(await s.audit.reports()) < len(KeyType):
+            await asyncio.sleep(0.02)
+    reports, repairs = (await Web(app).get("/api/v1/pages/reconciliation")).json["tables"]
+    assert {row[2] for row in reports["rows"]} == {"AGREES"}
+    assert [row[2] for row in repairs["rows"]] == ["ADDED"]

@@ -8,6 +8,7 @@ from pixdict.connect.reconciliation.held import HeldEntries
 from pixdict.connect.reconciliation.metrics import ReconciliationMetrics
 from pixdict.connect.reconciliation.mirror import Mirror
 from pixdict.connect.reconciliation.models import Change, Options, Report
+from pixdict.connect.reconciliation.page import reconciliation_page
 from pixdict.connect.reconciliation.worker import WORKFLOWS, reconciliation_worker
 from pixdict.connect.reconciliation.workflow import QUEUE, SCHEDULE_ID, reconcile_keys, schedule
 
@@ -24,6 +25,7 @@ __all__ = [
     "ReconciliationMetrics",
     "Report",
     "reconcile_keys",
+    "reconciliation_page",
     "reconciliation_worker",
     "schedule",
 ]
