@@ -28,6 +28,7 @@ type Message =
 
 const NAME = "batuta-stream";
 const MOST_WATCHED = 10;
+const TOPICS = ["runs", "queues", "workers", "schedules", "dead_letters"];
 
 /** Opens the stream, or listens to the tab that has it. `watch` names the runs that this tab shows. */
 export function openStream(events: StreamEvents): { watch(runs: string[]): void; close(): void } {
@@ -74,8 +75,13 @@ export function openStream(events: StreamEvents): { watch(runs: string[]): void;
     source.addEventListener("bye", () => tell({ type: "state", state: "reconnecting" }));
     source.addEventListener("error", () => {
       tell({ type: "state", state: "reconnecting" });
-      if (source?.readyState === EventSource.CLOSED) setTimeout(connect, 3_000);
+      if (source?.readyState === EventSource.CLOSED) setTimeout(again, 3_000);
     });
+  };
+  /** The server refused the stream. Pages ask for themselves meanwhile, and hear why: they may have to sign in. */
+  const again = (): void => {
+    if (!stop.signal.aborted) tell({ type: "changed", topics: TOPICS });
+    connect();
   };
   let soon: ReturnType<typeof setTimeout> | undefined;
   /** Waits a moment: tabs and pages that open together say what they watch, and one connection is made for all. */
