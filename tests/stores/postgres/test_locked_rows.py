@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batuta import activity, connect, workflow
+from batuta import Queue, activity, connect, workflow
 from batuta.clock import SECOND
 from batuta.errors import StoreUnavailable
 from batuta.ids import RunId
@@ -65,6 +65,11 @@ async def waits() -> None:
 async def waits_longer() -> int:
     await Gates.later.wait()
     return 7
+
+
+@workflow
+async def once() -> int:
+    return await step(1)
 
 
 @workflow
@@ -141,6 +146,21 @@ async def test_a_start_whose_id_stays_in_an_open_transaction_is_refused(postgres
                     async with asyncio.timeout(PATIENCE):
                         with pytest.raises(StoreUnavailable, match="something holds a transaction open"):
                             await one.start(walk, 1, id="twice")
+
+
+async def test_a_queue_whose_row_is_locked_holds_up_no_other_queue(postgres_url: str) -> None:
+    queues: list[str | Queue] = ["default", Queue("limited", concurrency=5), Queue("rated", rate="100/s")]
+    async with connect(postgres_url) as outside, connect(postgres_url) as client:
+        async with client.worker(workflows=[once], activities=[step], queues=queues):
+            async with connection(postgres_url) as raw, raw.transaction():
+                await raw.execute("SELECT FROM batuta.queues WHERE name IN ('limited', 'rated') FOR UPDATE")
+                held_up = [await outside.start(once, queue=queue) for queue in ("limited", "rated")]
+                async with asyncio.timeout(PATIENCE):
+                    for _ in range(3):
+                        assert await (await outside.start(once)).result() == 1
+                assert [(await handle.describe()).state for handle in held_up] == ["pending"] * 2
+            async with asyncio.timeout(PATIENCE):
+                assert [await handle.result() for handle in held_up] == [1, 1]
 
 
 # -- commits

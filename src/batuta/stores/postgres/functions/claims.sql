@@ -297,6 +297,7 @@ BEGIN
         IF cardinality(part.shut) > 0 THEN
             names := ARRAY(SELECT n.name FROM unnest(names) AS n(name) WHERE n.name <> ALL (part.shut));
             held := part.due;
+            again_at := part.again_at;
         END IF;
         owned := part.owned;
         moment := batuta.batuta_now();

@@ -91,10 +91,15 @@ $$;
 
 -- Lock the rows of queues with limits, in order. `shut` are those that can give nothing; due: something is due in a
 -- full one. For the others, owned: see count_owned. A full queue that another transaction has locked is not waited for.
+-- Claims hold a row for milliseconds. A queue whose row stays locked gives nothing, and is looked at anew at `again_at`:
+-- the other queues do not wait for it.
 CREATE OR REPLACE FUNCTION batuta.lock_queues(
-    ns text, names text[], OUT shut text[], OUT due boolean, OUT owned jsonb
+    ns text, names text[], OUT shut text[], OUT due boolean, OUT owned jsonb, OUT again_at bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
+    patience CONSTANT text := '100ms';
+    rest CONSTANT bigint := 250000;
+    usual text;
     q batuta.queues;
     queue_name text;
     counted record;
@@ -108,7 +113,18 @@ BEGIN
             SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name;
             counted := batuta.count_owned(ns, queue_name);
             IF (counted.total < q.concurrency) IS NOT FALSE THEN
-                SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name FOR NO KEY UPDATE;
+                usual := current_setting('lock_timeout');
+                BEGIN
+                    PERFORM set_config('lock_timeout', patience, true);
+                    SELECT * INTO q FROM batuta.queues k
+                    WHERE k.namespace = ns AND k.name = queue_name FOR NO KEY UPDATE;
+                EXCEPTION WHEN lock_not_available THEN
+                    shut := shut || queue_name;
+                    due := true;
+                    again_at := batuta.batuta_now() + rest;
+                    CONTINUE;  -- the setting is as it was, for the block is rolled back
+                END;
+                PERFORM set_config('lock_timeout', usual, true);
                 counted := batuta.count_owned(ns, queue_name);
             END IF;
         ELSE
