@@ -13,7 +13,7 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from batuta.durations import Duration, in_seconds
-from batuta.errors import GateRefused, InvalidInput
+from batuta.errors import GateFailed, GateRefused, InvalidInput
 from batuta.journal.resilience.partners import PartnerStore
 from batuta.names import check_name
 from batuta.telemetry import Event
@@ -219,10 +219,25 @@ def enter_all(keepers: Sequence[tuple[Gate, Keeper]], call: GateCall) -> Passes 
     return passes
 
 
+def refusal_error(gate: Gate, refusal: Refusal) -> Exception:
+    """What a call fails with that does not wait, or waited for long enough."""
+    try:
+        error: object = gate.error(refusal)
+        if isinstance(error, Exception):
+            return error
+        raise InvalidInput(f"error() of gate {gate.name!r} must return an exception, not {error!r}")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:  # noqa: BLE001 - whatever the user's code raises is why the call fails
+        return GateFailed(gate.name, raised)
+
+
 def leave_all(passes: Passes, outcome: Outcome) -> None:
     """The last that let it in is told first. One that raises is logged: the attempt has ended all the same."""
     for keeper, ticket in reversed(passes):
         try:
             keeper.leave(ticket, outcome)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             log.exception("%r raised when it was told of the end of an attempt", keeper)

@@ -8,7 +8,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
-from batuta.authoring.gates import Gate, GateHost, Keeper, Keepers, Outcome, check_gates, enter_all, leave_all
+from batuta.authoring.gates import (
+    Gate,
+    GateHost,
+    Keeper,
+    Keepers,
+    Outcome,
+    check_gates,
+    enter_all,
+    leave_all,
+    refusal_error,
+)
 from batuta.authoring.services import PartnerService
 from batuta.errors import GateFailed, RetryLater, UnknownPartner
 from batuta.telemetry import Event
@@ -80,7 +90,7 @@ class ClientGates:
             if gate.longest_wait is not None:
                 wait = min(wait, began + gate.longest_wait - self.monotonic())
             if not refusal.pending and (gate.on_refusal == "fail" or wait <= 0):
-                raise gate.error(refusal)
+                raise refusal_error(gate, refusal)
             if retry_later and not refusal.pending:
                 raise RetryLater(wait, f"gate {gate.name!r} refused the call ({refusal.why})")
             await self._wait(refusal.topic or refusal.gate or gate.name, wait)

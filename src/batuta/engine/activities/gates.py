@@ -18,6 +18,7 @@ from batuta.authoring.gates import (
     Refusal,
     enter_all,
     leave_all,
+    refusal_error,
 )
 from batuta.clock import SECOND
 from batuta.engine.activities.call import Call, CallingRun, fatal
@@ -91,7 +92,7 @@ class Gates:
             if refused is None:
                 return True
             if refused[0].on_refusal == "fail" and not refused[1].pending:
-                failure = to_failure(refused[0].error(refused[1]))
+                failure = to_failure(refusal_error(*refused))
         except (GateFailed, UnknownPartner) as error:
             refused, failure = None, to_failure(error)
         self._attempts.vacate(call)
@@ -108,9 +109,9 @@ class Gates:
         gates: tuple[Gate, ...] = call.pending.options.gates
         try:
             found = enter_all([(gate, self._keepers.of(gate)) for gate in gates], call)
-        except UnknownPartner:
+        except (UnknownPartner, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # SystemExit would end the worker's loop
             raise GateFailed(", ".join(gate.name for gate in gates), error) from error
         if type(found) is list:
             call.passes, call.gate = found, ""
@@ -126,7 +127,7 @@ class Gates:
         if gate.longest_wait is not None:
             ends.append(call.refused_at + int(gate.longest_wait * SECOND))
             if ends[-1] <= now:
-                return to_failure(gate.error(refusal))
+                return to_failure(refusal_error(gate, refusal))
         for limit in (options.total_timeout, None if call.begun else options.start_timeout):
             if limit is not None:
                 ends.append(run.counted_from(call.pending.issued_at) + int(limit * SECOND))

@@ -71,7 +71,9 @@ class Breaker(Gate):
             try:
                 if isinstance(error, self._counts) or (self._predicate is not None and self._predicate(error)):
                     return False
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 log.exception("breaker %s: counts= raised, so the call does not count", self.name)
                 return None
             failed = is_failure(error, self._statuses)
