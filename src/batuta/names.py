@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from reprlib import Repr
 
 from batuta.errors import InvalidInput, TooLarge
@@ -49,6 +50,23 @@ def check_filter(name: str, value: object) -> str | None:
     if not isinstance(value, str) or len(value) > LONGEST_ID:
         raise InvalidInput(f"{name}={quoted(value)} must be a string of at most {LONGEST_ID} characters")
     return value
+
+
+def joined(*parts: str) -> str:
+    """One text of several, another one for other parts: a colon in any but the last is written otherwise.
+
+    So "mail" with "bulk:42" differs from "mail:bulk" with "42"."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0].replace("%", "%25").replace(":", "%3A")
+    return f"{first}:{joined(*parts[1:])}"
+
+
+def shortened(text: str, most: int) -> str:
+    """A long text cut to so many characters, of which the last 16 are its hash: different texts stay different."""
+    if len(text) <= most:
+        return text
+    return text[: most - 17] + "~" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def quoted(value: object) -> str:

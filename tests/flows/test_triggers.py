@@ -104,3 +104,16 @@ async def test_debounced_events_begin_one_run_with_the_last_of_them(sqlite_url: 
         assert run["steps"][0]["input"] == {"customer": "ana", "amount": 50}
         assert (await api.get(f"/api/events/{events[0]['id']}"))["runs"] == [run["id"]]
         assert len((await api.get("/api/runs"))["runs"]) == 1
+
+
+async def test_keys_of_flows_whose_names_and_keys_read_alike_are_their_own(sqlite_url: str) -> None:
+    """A run of one flow neither replaces nor waits for one of another."""
+    calm = {"debounce": {"key": "{{ event.payload.key }}", "wait": 0.5}}
+    async with orkestr(sqlite_url, working=False) as api:
+        for name in ("mail", "mail:bulk"):
+            filtered = {"filter": {"field": "event.payload.flow", "operator": "equals", "value": name}}
+            await api.published(SPRINT | {"name": name, "trigger": calm | filtered, "steps": [CHECK, DONE]})
+        async with api.client.worker(**await api.client.flows.parts()):
+            await api.event({"flow": "mail", "key": "bulk:42"})
+            await api.event({"flow": "mail:bulk", "key": "42"})
+            assert len(await runs(api, 2)) == 2

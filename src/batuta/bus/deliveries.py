@@ -22,6 +22,7 @@ from batuta.errors import BatutaError, StoreUnavailable
 from batuta.journal.bus.messages import DELIVERY, Begun, Delivery
 from batuta.journal.codec_envelope import is_coded
 from batuta.journal.records import Hint
+from batuta.names import LONGEST_ID, joined, shortened
 
 log = logging.getLogger("batuta.bus")
 
@@ -123,7 +124,7 @@ class Deliveries:
         return JobRequest(
             job=job.name,
             input=f"[{delivery.body}]".encode(),
-            id=f"{DELIVERY}{name}:{delivery.id}",
+            id=shortened(DELIVERY + joined(name, delivery.id), LONGEST_ID),
             queue=job.options.queue or "default",
             priority=job.priority,
             key=delivery.key,

@@ -22,6 +22,7 @@ from batuta.errors import BatutaError, BusUnavailable, NonRetryable
 from batuta.journal.bus.messages import DELIVERY, NewMessage, StoredMessage
 from batuta.journal.codec_envelope import is_coded
 from batuta.journal.records import Hint
+from batuta.names import LONGEST_ID, joined, shortened
 
 log = logging.getLogger("batuta.bus")
 
@@ -108,7 +109,7 @@ class Relay:
                 JobRequest(
                     job=self._refused_name,
                     input=f"[{one.body}]".encode(),
-                    id=f"{self._refused_name}:{one.topic}:{one.id}"[:500],
+                    id=shortened(f"{self._refused_name}:{joined(one.topic, one.id)}", LONGEST_ID),
                     key=one.key,
                 )
             )

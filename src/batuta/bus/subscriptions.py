@@ -15,11 +15,11 @@ from batuta.authoring.jobs import Job
 from batuta.authoring.workflow.messages import Signal
 from batuta.errors import InvalidInput
 from batuta.journal.bus.messages import DELIVERY
-from batuta.names import check_name
+from batuta.names import LONGEST_ID, check_name, joined, shortened
 
 Receiver = Callable[[Message[Any]], str]
 """The id of the run that gets a message as a signal."""
-_LONGEST_NAME = 150
+LONGEST_NAME = 150
 
 
 class Client(Protocol):
@@ -96,8 +96,8 @@ def subscribe(
         raise InvalidInput(f"to= is for signals: {handler!r} gets each message itself")
     own = handler.options if isinstance(handler, Job) else ActivityOptions()
     called = check_name(handler.name if name is None else name, "name of a subscription")
-    if len(called) > _LONGEST_NAME:
-        raise InvalidInput(f"the name of subscription {called!r} must have at most {_LONGEST_NAME} characters")
+    if len(called) > LONGEST_NAME:
+        raise InvalidInput(f"the name of subscription {called!r} must have at most {LONGEST_NAME} characters")
     if not isinstance(handler, Signal):
         _check_takes_one(handler)
     return Subscription(
@@ -120,7 +120,7 @@ def _check_takes_one(handler: Job[..., Any] | Workflow[..., Any]) -> None:
 
 def _starting(name: str, workflow: Workflow[..., Any], client: Client) -> Callable[..., Awaitable[str]]:
     async def start(message: Message[Any]) -> str:
-        id = f"{name}:{message.id}"
+        id = shortened(joined(name, message.id), LONGEST_ID)
         await client.start(workflow, message, id=id, key=message.key or None)
         return id
 

@@ -12,6 +12,7 @@ from batuta.ids import RunId
 from batuta.journal.codec_envelope import Payload
 from batuta.journal.entries import Entry
 from batuta.journal.states import RunState
+from batuta.names import joined
 from batuta.telemetry import Event
 
 
@@ -250,12 +251,9 @@ class Receipt(Struct):
 def chosen_message_id(kind: MessageKind, name: str, id: str) -> str:
     """The id of a message that its sender has named.
 
-    Ids of senders never equal ids of other kinds or names, so one order number can be used for several signals. A colon
-    in a name is escaped, so that the name "a:b" with the id "c" differs from "a" with "b:c".
+    Ids of senders never equal ids of other kinds or names, so one order number can be used for several signals.
     """
-    if ":" in name or "%" in name:
-        name = name.replace("%", "%25").replace(":", "%3A")
-    return f"{kind}:{name}:{id}"
+    return joined(kind, name, id)
 
 
 HEARTBEAT = "beat:"

@@ -186,6 +186,15 @@ class BusConformance:
             run = await client.get(f"starts:{first}", started)
             assert await run.result(PATIENCE) == 5
 
+    async def test_subscriptions_whose_names_and_ids_read_alike_begin_runs_of_their_own(self, client: Batuta) -> None:
+        subscriptions = [subscribe("paid", started, name="mail"), subscribe("bulk paid", started, name="mail:bulk")]
+        async with client.worker(workflows=[started], subscriptions=subscriptions):
+            await client.publish("paid", Paid(5), id="bulk:42")
+            await client.publish("bulk paid", Paid(7), id="42")
+            await caught_up(client, "mail", "mail:bulk")
+            runs = [await client.get(id, started) for id in ("mail:bulk:42", "mail%3Abulk:42")]
+            assert [await run.result(PATIENCE) for run in runs] == [5, 7]
+
     async def test_what_a_subscriber_cannot_read_is_a_dead_letter_and_the_next_comes(self, client: Batuta) -> None:
         seen: list[int] = []
 

@@ -16,7 +16,7 @@ from batuta.clock import SECOND
 from batuta.durations import Duration, options_in_seconds
 from batuta.errors import InvalidInput
 from batuta.journal.records import IfExists
-from batuta.names import check_name
+from batuta.names import check_name, joined
 from batuta.serde import encode
 
 
@@ -81,11 +81,8 @@ class JobRequest(Struct, kw_only=True):
 
     @property
     def unique_id(self) -> str | None:
-        """Of all jobs with this name and unique key, and of no others. A colon of the name is written otherwise: `mail`
-        with `bulk:42` is not `mail:bulk` with `42`."""
-        if self.unique is None:
-            return None
-        return f"{self.job.replace('%', '%25').replace(':', '%3A')}:{self.unique}"
+        """Of all jobs with this name and unique key, and of no others."""
+        return None if self.unique is None else joined(self.job, self.unique)
 
 
 _OVERRIDES = ("retry", "timeout", "total_timeout", "heartbeat")

@@ -11,13 +11,14 @@ from batuta.authoring.client.calendar import cron, every
 from batuta.authoring.client.messages import Message
 from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.jobs import job
-from batuta.bus.subscriptions import Subscription, subscribe
+from batuta.bus.subscriptions import LONGEST_NAME, Subscription, subscribe
 from batuta.errors import ScheduleExists, UnknownSchedule
 from batuta.flows.calls.triggers import queue_of
 from batuta.flows.document import FlowDocument, Trigger
 from batuta.flows.program import seconds_of
 from batuta.flows.rows import document_of
 from batuta.journal.flows.records import FlowRow
+from batuta.names import shortened
 
 START: Final = "flow.start"
 
@@ -90,6 +91,6 @@ class Starters:
     def subscription(self, topic: str, name: str) -> Subscription:
         async def deliver(message: Message[Any]) -> None:
             payload = message.payload if isinstance(message.payload, dict) else {"message": message.payload}
-            await self._begin(name, payload, f"bus {topic}"[:100].lower(), message.id)
+            await self._begin(name, payload, shortened(f"bus {topic}", 100).lower(), message.id)
 
-        return subscribe(topic, deliver, name=f"flow {name}"[:150])
+        return subscribe(topic, deliver, name=shortened(f"flow {name}", LONGEST_NAME))

@@ -18,8 +18,11 @@ from batuta.flows.models import FLOW, Event, FlowStart, run_id_of
 from batuta.flows.program import seconds_of
 from batuta.flows.rows import document_of
 from batuta.journal.flows.records import FlowRow
+from batuta.names import LONGEST_ID, joined, shortened
 
-_LONGEST_KEY = 100
+_LONGEST_KEY = 200
+_OF_FLOWS = "%flow:"
+"""How debounce keys of flows begin. Those of jobs have no such `%`: it would be written otherwise."""
 KEPT = 1_024
 """Prepared flows in memory."""
 
@@ -65,12 +68,12 @@ class Trigger(Struct, eq=False):
             return asked
         if self.concurrency is not None:
             config, value = self.concurrency
-            request.key = f"{row.name[:60]}:{_key(value, event)}"
+            request.key = shortened(joined(row.name, _key(value, event)), _LONGEST_KEY)
             request.queue = queue_of(config.limit)
             asked.overlap = overlap_of(config.overlap)
         if self.debounce is not None:
             waiting, value = self.debounce
-            asked.debounce = f"flow {row.name}:{_key(value, event)}"
+            asked.debounce = shortened(_OF_FLOWS + joined(row.name, _key(value, event)), LONGEST_ID)
             request.delay = seconds_of(waiting.wait) or 0.0
             asked.debounce_limit = seconds_of(waiting.longest) or 0.0
         return asked
@@ -114,6 +117,6 @@ def _scope(event: Event) -> dict[str, Any]:
 def _key(value: Value, event: Event) -> str:
     """The key of an event; empty when it has none."""
     try:
-        return as_text(value(_scope(event)))[:_LONGEST_KEY]
+        return as_text(value(_scope(event)))
     except BatutaError:
         return ""
