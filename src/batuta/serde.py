@@ -101,6 +101,14 @@ def _holds_set(value: Any) -> bool:
     return any(map(_holds_set, _fields(value).values()))
 
 
+def _sorted_json(value: Any) -> bytes:
+    try:
+        return _sorting_encoder.encode(value)
+    except TypeError:  # there is a dict with numbers or members of an Enum for keys, which only this way sorts
+        plain = msgspec.to_builtins(value, enc_hook=_to_builtins, order="deterministic", str_keys=True)
+        return _encoder.encode(plain)
+
+
 def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes:
     """The JSON of a value. Raises NotSerialisable or TooLarge, naming `what`."""
     try:
@@ -112,7 +120,7 @@ def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes
     except (OverflowError, UnicodeError, TypeError):  # told below (TypeError: a class that cannot be hashed)
         pass
     try:
-        data = (_sorting_encoder if _needs_sorting(value) else _encoder).encode(value)
+        data = _sorted_json(value) if _needs_sorting(value) else _encoder.encode(value)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -120,3 +121,20 @@ def test_decoding_gives_values_of_the_annotated_type_only() -> None:
 
 def test_raw_json_is_taken_as_it_is() -> None:
     assert encode({"a": msgspec.Raw(b"[1, 2]")}) == b'{"a":[1, 2]}'
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "json"),
+    [
+        ({1: {2, 1}}, b'{"1":[1,2]}'),
+        ({"set": {2, 1}, "other": {10: "x"}}, b'{"other":{"10":"x"},"set":[1,2]}'),
+        ({Colour.RED: {"b", "a"}}, b'{"red":["a","b"]}'),
+        ([{1: "one", "two": 2}, frozenset({3})], b'[{"1":"one","two":2},[3]]'),
+    ],
+)
+def test_sets_are_sorted_beside_dicts_with_other_keys_than_strings(value: object, json: bytes) -> None:
+    assert encode(value) == json
