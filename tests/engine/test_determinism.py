@@ -66,6 +66,26 @@ async def test_futures_of_gather_in_a_set_iterate_in_one_order() -> None:
     assert len(orders.pop()) == 12
 
 
+@workflow
+async def begins_as_completed() -> None:
+    seen.extend([await done for done in asyncio.as_completed([echo(str(number)) for number in range(12)])])
+
+
+async def test_coroutines_given_to_as_completed_begin_in_the_order_of_their_names() -> None:
+    async with world(begins_as_completed, echo) as env:
+        handle = await env.start(begins_as_completed)
+        await handle.result()
+        entries = await journal_of(env, handle)
+        begun = [step.input for step in (await handle.timeline()).steps if step.kind == "activity"]
+    assert begun == [[str(number)] for number in range(12)]
+    assert len(orders_of(begins_as_completed, entries)) == 1
+
+
+async def test_as_completed_outside_of_workflows_is_asyncios() -> None:
+    tasks = [asyncio.create_task(asyncio.sleep(0, number)) for number in range(3)]
+    assert sorted([await done for done in asyncio.as_completed(tasks, timeout=10)]) == [0, 1, 2]
+
+
 async def test_futures_of_gather_outside_of_workflows_are_hashed_as_ever() -> None:
     gathered = asyncio.gather(asyncio.sleep(0))
     assert hash(gathered) == object.__hash__(gathered) == hash(gathered)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
-from batuta.engine.machine.deterministic_order import order_gathers, order_scopes
+from batuta.engine.machine.deterministic_order import order_as_completed, order_gathers, order_scopes
 from batuta.errors import Forbidden, Spins, WorkflowBroken
 
 log = logging.getLogger("batuta.engine")
@@ -413,6 +413,7 @@ for _name in ("run_forever", "run_until_complete", "stop", "close"):
 
 
 order_gathers(lambda loop: isinstance(loop, RunLoop))
+order_as_completed(lambda loop: isinstance(loop, RunLoop))
 
 
 def close_unbegun(awaitable: Any) -> None:
