@@ -9,6 +9,10 @@ class BridgeUnavailable(Exception):
     """The Bridge or the directory behind it is away, or took too long. Worth another attempt."""
 
 
+class CircuitOpen(BridgeUnavailable):
+    """The Bridge made no call: its breaker is open. Worth another attempt once it lets calls in."""
+
+
 class BridgeError(Exception):
     """The Bridge failed in a way that says nothing else. Worth another attempt."""
 

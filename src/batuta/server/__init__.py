@@ -15,8 +15,24 @@ except ImportError as error:
     raise MissingExtra("batuta.server", "server") from error
 
 from batuta.server.app import Server, dashboard
-from batuta.server.http.call import Principal
-from batuta.server.http.routing import Scope
+from batuta.server.http.call import Answer, Call, Principal, Refused
+from batuta.server.http.routing import Repeat, Route, Scope, route
 from batuta.server.pages import Action, Gauge, Gauges, Page, Table
 
-__all__ = ["Action", "Gauge", "Gauges", "Page", "Principal", "Scope", "Server", "Table", "dashboard"]
+__all__ = [
+    "Action",
+    "Answer",
+    "Call",
+    "Gauge",
+    "Gauges",
+    "Page",
+    "Principal",
+    "Refused",
+    "Repeat",
+    "Route",
+    "Scope",
+    "Server",
+    "Table",
+    "dashboard",
+    "route",
+]

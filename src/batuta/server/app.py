@@ -55,7 +55,7 @@ class Server:
         max_payload: int = MAX_PAYLOAD,
         table: Sequence[Route] = TABLE,
         metrics: Metrics | None = None,
-        pages: Sequence[Page | BaseRoute] = (),
+        pages: Sequence[Page | Route | BaseRoute] = (),
     ) -> None:
         """`client` is open, or is entered by the lifespan of `application`. `connect`: for other namespaces; without
         it there are none. `ways`: how callers are recognised; unless told, by key and session, and, as long as there
@@ -64,8 +64,10 @@ class Server:
         self._client, self._connect = client, connect
         self.pages = [page for page in pages if isinstance(page, Page)]
         """Those that the dashboard draws."""
-        self.table = (*table, *(route for page in self.pages for route in page.routes()))
-        self.max_payload, self._routes = max_payload, [page for page in pages if not isinstance(page, Page)]
+        own = [page for page in pages if isinstance(page, Route)]
+        self.table = (*table, *own, *(route for page in self.pages for route in page.routes()))
+        self.max_payload = max_payload
+        self._routes = [page for page in pages if not isinstance(page, Page | Route)]
         self.credentials = Credentials(client) if ways is None else None
         if self.credentials is not None:
             ways = [self.credentials, LoopbackWithoutKeys(self.credentials)]
@@ -207,7 +209,7 @@ class Server:
 def dashboard(
     client: Batuta,
     *,
-    pages: Sequence[Page | BaseRoute] = (),
+    pages: Sequence[Page | Route | BaseRoute] = (),
     authenticate: Decide | None = None,
     secret: bytes | None = None,
     metrics: Metrics | None = None,
@@ -216,10 +218,10 @@ def dashboard(
 
     `client` is open as long as the application runs: the server neither opens nor closes it. `authenticate` tells who
     asks, from the request: a `Principal`, or None, which is 401; without it everybody whom the application lets
-    through may do everything. `pages`: a `Page` stands in the menu of the dashboard, which draws it; routes of
-    Starlette come before the dashboard's own. `secret`: 32 bytes or so that sign tokens; give the same to every process
-    of the application. `metrics`: those that the client has as middleware, to be shown at `/metrics` with those of the
-    store.
+    through may do everything. `pages`: a `Page` stands in the menu of the dashboard, which draws it; a `Route` is a
+    route of the API, and is let in, decoded and described as all others; routes of Starlette come before the
+    dashboard's own. `secret`: 32 bytes or so that sign tokens; give the same to every process of the application.
+    `metrics`: those that the client has as middleware, to be shown at `/metrics` with those of the store.
     """
     if not isinstance(client, Batuta):
         raise InvalidInput(f"{client!r} is no client: give what `async with batuta.connect(...) as client` gives")

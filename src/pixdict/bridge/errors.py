@@ -8,7 +8,8 @@
 | 409 | ABORTED | BridgeError, again |
 | 429, an empty bucket | RESOURCE_EXHAUSTED | RateLimited, when tokens come |
 | 500, an answer that cannot be read | INTERNAL | BridgeError, again |
-| 503, no connection, breaker open | UNAVAILABLE | BridgeUnavailable, again |
+| 503, no connection | UNAVAILABLE | BridgeUnavailable, again |
+| breaker open | UNAVAILABLE | CircuitOpen, when it lets calls in |
 | no answer in time | DEADLINE_EXCEEDED | BridgeUnavailable, again |
 """
 
@@ -28,9 +29,10 @@ from batuta.errors import (
 )
 from pixdict.bridge.directory import BrokenAnswer, DirectoryUnreachable
 from pixdict.dict.problems import DirectoryRefused
-from pixdict.errors import BridgeError, BridgeUnavailable, InvalidArgument, NotFound, RateLimited, Refused
+from pixdict.errors import BridgeError, BridgeUnavailable, CircuitOpen, InvalidArgument, NotFound, RateLimited, Refused
 from pixdict.proto import bridge_pb2 as pb
 
+BREAKER_OPEN = "breaker_open"
 PROBLEM = "pixdict-problem-bin"
 """The key of a Problem in the trailing metadata."""
 
@@ -45,7 +47,7 @@ _BY_STATUS = {
     500: Code.INTERNAL,
     503: Code.UNAVAILABLE,
 }
-_STATE = frozenset(
+STATE = frozenset(
     """EntryLimitExceeded EntryAlreadyExists EntryKeyOwnedByDifferentPerson EntryKeyInCustodyOfDifferentParticipant
     EntryLockedByClaim EntryBlocked EntryWithFraudRelatedRestriction EntryCannotBeQueriedForBookTransfer
     TaxIdNumberBlocked UserOrAccountWithFraudRelatedRestriction ClaimTypeInconsistent ClaimAlreadyExistsForKey
@@ -76,7 +78,7 @@ def failure_of(error: BaseException) -> Failure:
         case DirectoryRefused():
             return _refused(error)
         case BreakerOpen():
-            return _ours(Code.UNAVAILABLE, "breaker_open", error, error.retry_after)
+            return _ours(Code.UNAVAILABLE, BREAKER_OPEN, error, error.retry_after)
         case GateRefused():
             return _ours(Code.RESOURCE_EXHAUSTED, "rate_limited", error, error.retry_after)
         case DeadlineExceeded():
@@ -98,7 +100,7 @@ def _refused(error: DirectoryRefused) -> Failure:
     code = _BY_STATUS.get(error.status)
     if code is None:
         code = Code.INVALID_ARGUMENT if 400 <= error.status < 500 else Code.INTERNAL
-    if error.status == 400 and error.name in _STATE:
+    if error.status == 400 and error.name in STATE:
         code = Code.FAILED_PRECONDITION
     problem = pb.Problem(
         name=error.name,
@@ -129,7 +131,7 @@ def error_of(error: grpc.aio.AioRpcError) -> Exception:
     """What an activity raises, with the class that decides whether it is tried again."""
     code, text = error.code(), error.details() or error.code().name
     if code in _AWAY:
-        return BridgeUnavailable(text)
+        return CircuitOpen(text) if problem_of(error).name == BREAKER_OPEN else BridgeUnavailable(text)
     if code is Code.NOT_FOUND:
         return NotFound(text)
     if code in _WRONG:

@@ -1,7 +1,7 @@
 """The tables of the application: the same statements on PostgreSQL and SQLite.
 
-Statements have `?` for values. SQLite has a file of its own, beside the one of Batuta: one writer does not wait for the
-other.
+Statements have `?` for values. With `client`, the tables lie in the database of that client's store, and a transaction
+may hold messages of the bus, too. Without it SQLite has a file of its own: one writer does not wait for the other.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import asyncpg
 
+from batuta import Batuta
+from batuta.errors import StoreUnavailable
 from pixdict.errors import ConstraintViolation, DatabaseTimeout, InvalidArgument
 
 _TIMEOUT = 10.0
@@ -25,6 +29,13 @@ _TIMEOUT = 10.0
 _MARK = re.compile(r"\?")
 
 Rows = list[dict[str, Any]]
+
+
+class DatabaseTransaction:
+    """A transaction that is open. `connection`: for `transaction=` of Batuta's client; None: another database."""
+
+    def __init__(self, run: Callable[..., Awaitable[Rows]], connection: Any = None) -> None:
+        self.run, self.connection = run, connection
 
 
 class Database(Protocol):
@@ -41,15 +52,21 @@ class Database(Protocol):
         """Execute them in one transaction, which others that do the same wait for."""
         ...
 
+    def transaction(self) -> AbstractAsyncContextManager[DatabaseTransaction]:
+        """Statements that are durable together, at the end of the block; none of them if it raises."""
+        ...
+
     async def close(self) -> None: ...
 
 
-async def open_database(url: str) -> Database:
-    """`sqlite:///path.db`, or `postgresql://...`. Raises InvalidArgument, DatabaseTimeout."""
+async def open_database(url: str, client: Batuta | None = None) -> Database:
+    """`sqlite:///path.db`, or `postgresql://...`. `client`: the database is that of its store, and the client is open.
+    Raises InvalidArgument, DatabaseTimeout."""
     if url.startswith("sqlite:///"):
-        return SqliteDatabase(Path(url.removeprefix("sqlite:///")))
+        path = Path(url.removeprefix("sqlite:///"))
+        return SqliteDatabase(path) if client is None else SharedSqliteDatabase(path, client)
     if url.startswith(("postgresql://", "postgres://")):
-        return await PostgresDatabase.connect(url)
+        return await PostgresDatabase.connect(url, shared=client is not None)
     raise InvalidArgument(f"database {url.partition(':')[0]!r}: give sqlite:///PATH or postgresql://...")
 
 
@@ -61,14 +78,31 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pixdict-sqlite")
 
     async def run(self, statement: str, *values: Any) -> Rows:
+        async with self._turn:
+            return await self.execute(statement, *values)
+
+    async def execute(self, statement: str, *values: Any) -> Rows:
+        """One statement, in the transaction that is open."""
         found: Rows = await self._in_thread(partial(self._run, statement, [_as_text(value) for value in values]))
         return found
 
     async def script(self, statements: Sequence[str]) -> None:
         await self._in_thread(partial(self._script, statements))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[DatabaseTransaction]:
+        async with self._turn:
+            await self.execute("BEGIN IMMEDIATE")
+            try:
+                yield DatabaseTransaction(self.execute)
+            except BaseException:
+                await self.execute("ROLLBACK")
+                raise
+            await self.execute("COMMIT")
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -78,12 +112,8 @@ class SqliteDatabase:
     async def _in_thread(self, act: Any) -> Any:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, act)
-        except sqlite3.IntegrityError as error:
-            raise ConstraintViolation(str(error)) from error
-        except (sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError) as error:
-            raise InvalidArgument(f"SQLite: {error}") from error
-        except sqlite3.Error as error:
-            raise DatabaseTimeout(f"SQLite {self._path}: {error}") from error
+        except (sqlite3.Error, OverflowError) as error:
+            raise _of_sqlite(error, self._path) from error
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -109,27 +139,91 @@ class SqliteDatabase:
         connection.execute("COMMIT")
 
 
+class SharedSqliteDatabase:
+    """The file of a client's store. Its own writers and ours take turns under one lock, see `Batuta.transaction`."""
+
+    partitions = False
+
+    def __init__(self, path: Path, client: Batuta) -> None:
+        self._path, self._client = path, client
+        self._connection = sqlite3.connect(path, timeout=_TIMEOUT, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        self._turn = asyncio.Lock()
+
+    async def run(self, statement: str, *values: Any) -> Rows:
+        if statement.startswith("SELECT"):
+            return await self._run(statement, *values)
+        async with self.transaction() as transaction:
+            return await transaction.run(statement, *values)
+
+    async def script(self, statements: Sequence[str]) -> None:
+        async with self.transaction() as transaction:
+            for statement in statements:
+                await transaction.run(statement)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[DatabaseTransaction]:
+        async with self._turn:
+            try:
+                async with self._client.transaction(self._connection):
+                    yield DatabaseTransaction(self._run, self._connection)
+            except StoreUnavailable as error:
+                raise DatabaseTimeout(f"SQLite {self._path}: {error}") from error
+            except sqlite3.Error as error:
+                raise _of_sqlite(error, self._path) from error
+
+    async def close(self) -> None:
+        self._connection.close()
+
+    async def _run(self, statement: str, *values: Any) -> Rows:
+        try:
+            return [dict(row) for row in self._connection.execute(statement, [_as_text(value) for value in values])]
+        except (sqlite3.Error, OverflowError) as error:
+            raise _of_sqlite(error, self._path) from error
+
+
+def _of_sqlite(error: Exception, path: Path) -> Exception:
+    if isinstance(error, sqlite3.IntegrityError):
+        return ConstraintViolation(str(error))
+    if isinstance(error, sqlite3.InterfaceError | sqlite3.ProgrammingError | OverflowError):
+        return InvalidArgument(f"SQLite: {error}")
+    return DatabaseTimeout(f"SQLite {path}: {error}")
+
+
 class PostgresDatabase:
     """A pool of connections."""
 
     partitions = True
 
-    def __init__(self, pool: asyncpg.Pool[Any]) -> None:
-        self._pool = pool
+    def __init__(self, pool: asyncpg.Pool[Any], *, shared: bool = False) -> None:
+        self._pool, self._shared = pool, shared
 
     @classmethod
-    async def connect(cls, url: str) -> Self:
+    async def connect(cls, url: str, *, shared: bool = False) -> Self:
         """Raises DatabaseTimeout."""
         try:
-            pool = await asyncpg.create_pool(url, min_size=0, max_size=4, timeout=_TIMEOUT, command_timeout=_TIMEOUT)
+            pool = await asyncpg.create_pool(
+                url, min_size=0, max_size=8 if shared else 4, timeout=_TIMEOUT, command_timeout=_TIMEOUT
+            )
         except (OSError, TimeoutError, asyncpg.PostgresError) as error:
             raise DatabaseTimeout(f"PostgreSQL: {error}") from error
-        return cls(pool)
+        return cls(pool, shared=shared)
 
     async def run(self, statement: str, *values: Any) -> Rows:
-        numbers = iter(range(1, len(values) + 1))
-        numbered = _MARK.sub(lambda _: f"${next(numbers)}", statement)
-        return [dict(row) for row in await self._guarded(self._pool.fetch(numbered, *values))]
+        found: Rows = await self._guarded(_fetch(self._pool, statement, *values))
+        return found
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[DatabaseTransaction]:
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                yield DatabaseTransaction(partial(_fetch, connection), connection if self._shared else None)
+        except asyncpg.DataError as error:
+            raise InvalidArgument(f"PostgreSQL: {error}") from error
+        except asyncpg.IntegrityConstraintViolationError as error:
+            raise ConstraintViolation(str(error)) from error
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise DatabaseTimeout(f"PostgreSQL: {str(error) or type(error).__name__}") from error
 
     async def script(self, statements: Sequence[str]) -> None:
         async def work() -> None:
@@ -153,6 +247,17 @@ class PostgresDatabase:
             raise InvalidArgument(f"PostgreSQL: {error}") from error
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise DatabaseTimeout(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+
+
+async def _fetch(executor: Any, statement: str, *values: Any) -> Rows:
+    return [dict(row) for row in await executor.fetch(_numbered(statement), *values)]
+
+
+@cache
+def _numbered(statement: str) -> str:
+    """PostgreSQL numbers its values."""
+    numbers = count(1)
+    return _MARK.sub(lambda _: f"${next(numbers)}", statement)
 
 
 def _as_text(value: Any) -> Any:

@@ -125,11 +125,11 @@ class FailingDatabase(SqliteDatabase):
     def fail(self, part: str, times: int) -> None:
         self.failing, self.times = part, times
 
-    async def run(self, statement: str, *values: Any) -> Rows:
+    async def execute(self, statement: str, *values: Any) -> Rows:
         if self.times and self.failing in f"{statement} {values}":
             self.times -= 1
             raise DatabaseTimeout("the database is away")
-        return await super().run(statement, *values)
+        return await super().execute(statement, *values)
 
 
 class _Time:
@@ -153,10 +153,12 @@ class World:
         self.database = FailingDatabase(path / "pixdict.db")
         self.tables = KeyTables(self.database)
         self.reminders: list[str] = []
+        self.alerts: list[str] = []
 
     async def begin(self, *, polls: bool) -> Environment:
-        async def publish(topic: str, payload: Any, *, key: str, id: str, type: str) -> None:
-            self.reminders.append(payload["data"]["what"])
+        async def publish(topic: str, payload: Any, *, key: str, id: str, type: str, transaction: Any = None) -> None:
+            said: list[str] = self.reminders if type == "claim.reminder" else self.alerts
+            said.append(payload["data"].get("what") or payload["data"]["error"])
 
         async def deliver(claim: ExtendedClaim, side: str, run_id: str) -> None:
             await deliver_with(self.env.client)(claim, side, run_id)

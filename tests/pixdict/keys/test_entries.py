@@ -83,12 +83,12 @@ async def test_a_directory_that_stays_away_leaves_the_entry_pending_and_a_dead_l
 @in_virtual_time
 async def test_a_table_that_stays_away_undoes_what_the_directory_did(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        w.database.fail("SET status = ?, key_value", 3)
-        with pytest.raises(RunFailed, match="undone: unregister, set_entry_status"):
+        w.database.fail("key_value = ?, cid", 3)
+        with pytest.raises(RunFailed, match="Failed to create entry"):
             await w.env.run(create_entry, new_entry())
         row = await w.tables.entry("e-1")
         assert row is not None
-        assert (row.status, row.problem) == ("FAILED", "undone")
+        assert (row.status, row.problem) == ("FAILED", "Failed to create entry. Compensating transaction executed.")
         assert w.directory.storage.counts()["entries"] == 0
 
 
@@ -115,8 +115,8 @@ async def test_an_update_changes_both(tmp_path: Path) -> None:
 async def test_an_update_that_cannot_be_kept_here_is_undone_there(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await created(w)
-        w.database.fail("SET status = ?, key_value", 3)
-        with pytest.raises(RunFailed, match="undone: change"):
+        w.database.fail("key_value = ?, cid", 3)
+        with pytest.raises(RunFailed, match="Failed to update entry"):
             await w.env.run(update_entry, "e-1", EntryChange(account=account(number="9")))
         stored = w.directory.storage.entry(PHONE)
         row = await w.tables.entry("e-1")

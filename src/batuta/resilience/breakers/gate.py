@@ -32,6 +32,7 @@ Counts = Sequence[type[BaseException]] | Callable[[BaseException], bool]
 _SUCCESSES_WAIT = 0.25
 """Seconds in which calls that went well are told together."""
 _MOST_NOTES = 1_000
+_SCOUT = "scout"
 
 
 class Breaker(Gate):
@@ -44,10 +45,12 @@ class Breaker(Gate):
         counts: Counts,
         ignores: Sequence[type[BaseException]],
         statuses: Sequence[int],
+        *,
+        watch: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
-        self.settings = settings
+        self.settings, self.watch = settings, watch
         self._predicate = counts if callable(counts) else None
         self._counts = () if callable(counts) else _classes("counts", counts)
         self._ignores = _classes("ignores", ignores)
@@ -99,11 +102,13 @@ class _BoundBreaker:
         self._gate, self._keeper = gate, keeper
 
     def enter(self, call: GateCall) -> object:
-        return self._keeper.enter()
+        return self._keeper.watch() if self._gate.watch else self._keeper.enter()
 
     def leave(self, ticket: Any, outcome: Outcome) -> None:
         keeper = self._keeper
-        if ticket is not None:
+        if self._gate.watch:
+            keeper.watched(ticket)
+        elif ticket is not None:
             keeper.ended(ticket, self._gate.verdict(outcome, keeper.slow))
 
 
@@ -127,6 +132,8 @@ class BreakerKeeper:
         self._ready: list[str] = []
         """Probes of this process that no call has taken yet."""
         self._under_way: set[str] = set()
+        self._scouts = 0
+        """Calls that were let in while it is not closed, by gates that only watch."""
         self._refused = self._candidates = 0
         """Calls that were refused, and of those the ones that wait here for a probe."""
         self._denied_until = 0.0
@@ -179,6 +186,32 @@ class BreakerKeeper:
             return Refusal(SOON, why, self.name, pending=not denied)
         return Refusal(known.settings.probe_lease, why, self.name, spread)
 
+    def watch(self) -> object:
+        """As `enter`, for calls that others count: when the time is over, as many as there are probes go on to them."""
+        known = self.known
+        if known is None or known.lets_in:
+            return Refusal(SOON, "its state is not known yet", self._watchers, pending=True) if known is None else None
+        spread, why = known.settings.open_for * jitter(), f"{known.state}: {known.reason}"
+        self._refused += 1
+        left = (known.until - self._partners.now()) / SECOND if known.state == OPEN else 0.0
+        if known.forced == OPEN or left > 0:
+            return Refusal(max(left, SOON), why, self._watchers, spread)
+        if self._scouts < known.settings.probes:
+            self._scouts += 1
+            return _SCOUT
+        return Refusal(SOON, why, self._watchers, spread)
+
+    def watched(self, ticket: object) -> None:
+        """A call that `watch` let in has ended."""
+        if ticket is _SCOUT:
+            self._scouts -= 1
+            self._host.wake(self._watchers, 1)
+
+    @property
+    def _watchers(self) -> str:
+        """What calls wait for that take no probes."""
+        return f"{self.name} watched"
+
     def ended(self, ticket: int | str, well: bool | None) -> None:
         """A call that was let in has ended."""
         if isinstance(ticket, str):
@@ -217,6 +250,7 @@ class BreakerKeeper:
         async def work() -> None:
             self._take(await self._partners.change(BREAKER, self.name, "", rule))
             self._host.wake(self.name)
+            self._host.wake(self._watchers)
 
         self._partners.begin(work, self._declare)
 
@@ -331,6 +365,7 @@ class BreakerKeeper:
             refused, self._refused, self._ready, self._notes = self._refused, 0, [], []
             if state.lets_in:
                 self._host.wake(self.name)
+                self._host.wake(self._watchers)
                 if refused:
                     self._partners.wake_refused(self.name)
 
@@ -354,6 +389,7 @@ def breaker(
     statuses: Sequence[int] = tuple(sorted(STATUSES)),
     on_refusal: str = "wait",
     longest_wait: Duration | None = None,
+    watch: bool = False,
 ) -> Breaker:
     """A circuit breaker of this name, shared by all workers of the namespace: a gate for `@activity(gates=[...])`.
 
@@ -365,7 +401,8 @@ def breaker(
     Network errors, timeouts and the HTTP `statuses` 500 and 503 count, and `counts`: classes, or a function that is
     given the error. `ignores`: classes that do not count.
 
-    Without any setting the breaker has those that it was declared with elsewhere, or the defaults.
+    Without any setting the breaker has those that it was declared with elsewhere, or the defaults. `watch`: this gate
+    waits while the breaker is open, and counts nothing; for calls that go to another process which counts them.
     """
     given: dict[str, Any] = {
         "failures": failures,
@@ -386,7 +423,9 @@ def breaker(
     if open_for is not None and longest_open is None:
         given["longest_open"] = max(3600.0, given["open_for"]) if isinstance(given["open_for"], int | float) else 3600.0
     settings = BreakerSettings(**given) if given else None
-    return Breaker(name, settings, counts, ignores, statuses, on_refusal=on_refusal, longest_wait=longest_wait)
+    return Breaker(
+        name, settings, counts, ignores, statuses, watch=watch, on_refusal=on_refusal, longest_wait=longest_wait
+    )
 
 
 __all__ = ["OFF", "Breaker", "breaker"]

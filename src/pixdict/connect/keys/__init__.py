@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pixdict.connect.keys.activities import KeyActivities
+from pixdict.connect.keys.activities import AuditEvent, KeyActivities
 from pixdict.connect.keys.claims import answer_claim, cancel_claim, claim_key, confirm_claim, prove_possession
 from pixdict.connect.keys.entries import create_entry, delete_entry, update_entry
-from pixdict.connect.keys.models import EntryChange, EntryStatus, NewClaim, NewEntry
+from pixdict.connect.keys.models import Asked, AuditUnavailable, EntryChange, EntryStatus, NewClaim, NewEntry
 from pixdict.connect.keys.polling import deliver_with, poll_claims, polling
 from pixdict.connect.keys.tables import KeyTables
 from pixdict.connect.keys.worker import QUEUE, WORKFLOWS, keys_worker
@@ -13,6 +13,9 @@ from pixdict.connect.keys.worker import QUEUE, WORKFLOWS, keys_worker
 __all__ = [
     "QUEUE",
     "WORKFLOWS",
+    "Asked",
+    "AuditEvent",
+    "AuditUnavailable",
     "EntryChange",
     "EntryStatus",
     "KeyActivities",

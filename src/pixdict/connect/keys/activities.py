@@ -4,27 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
+from msgspec import Struct
+
 from batuta import Retry, activity, activity_info
-from pixdict.connect.keys.models import ClaimRow, EntryChange, EntryNotActive, EntryRow, EntryStatus, NewClaim, NewEntry
-from pixdict.connect.keys.tables import KeyTables
+from batuta.resilience import breaker
+from pixdict.bridge.calls import BREAKER
+from pixdict.connect.keys.models import (
+    NO_REQUEST,
+    Asked,
+    AttemptsExhausted,
+    ClaimRow,
+    EntryChange,
+    EntryNotActive,
+    EntryRow,
+    EntryStatus,
+    How,
+    NewClaim,
+    NewEntry,
+    Outcome,
+)
+from pixdict.connect.keys.requests import EVENTS, RESPONSES, Response
+from pixdict.connect.keys.tables import ChangedTables, KeyTables
 from pixdict.dict import messages
 from pixdict.dict.cids import cid_of
 from pixdict.dict.claims import UNFINISHED, Claim, ExtendedClaim, Role
 from pixdict.dict.entries import Account, Entry, ExtendedEntry, Person
-from pixdict.errors import ConstraintViolation, InvalidArgument, NotFound, Refused
+from pixdict.errors import (
+    BridgeError,
+    BridgeUnavailable,
+    CircuitOpen,
+    ConstraintViolation,
+    InvalidArgument,
+    NotFound,
+    RateLimited,
+    Refused,
+)
 
-TOPIC = "core-events"
-BRIDGE = Retry(attempts=3, first=1.0, factor=2.0, longest=30.0, jitter=0.0, never=[InvalidArgument, NotFound])
+T = TypeVar("T")
+
+BACEN = breaker(BREAKER, watch=True)
+"""The breaker that the Bridge keeps: while it is open, accepted work waits here, and uses up no attempt."""
+BRIDGE = Retry(
+    attempts=10,
+    first=1.0,
+    factor=2.0,
+    longest=30.0,
+    jitter=0.0,
+    never=[InvalidArgument, NotFound, AttemptsExhausted, CircuitOpen],
+)
+"""How long to wait between attempts. `KeyActivities(attempts=...)` says how many there are."""
 DATABASE = Retry(
     attempts=3, first=0.5, factor=2.0, longest=10.0, jitter=0.0, never=[InvalidArgument, ConstraintViolation]
 )
 FOR_EVER = Retry(attempts=0, first=1.0, factor=2.0, longest=300.0)
 """For what must be done since the directory has done its part."""
-CALL = 30.0
-"""Seconds of one call of the Bridge, which makes three attempts of 5 s itself."""
+CALL = 120.0
+"""Seconds of one attempt. The client of the Bridge has a shorter deadline of its own, `BridgeClient(timeout=...)`."""
 _BEFORE = timedelta(minutes=1)
 """Lists are read again from a little earlier: the directory's clock is not ours."""
 _PAGE = 200
@@ -65,24 +103,99 @@ class Bridge(Protocol):
 
 
 class Publish(Protocol):
-    """`batuta.bus.publish`, or a stand-in."""
+    """`client.publish`, or a stand-in."""
 
-    def __call__(self, topic: str, payload: Any, *, key: str, id: str, type: str) -> Awaitable[object]: ...
+    def __call__(
+        self, topic: str, payload: Any, *, key: str, id: str, type: str, transaction: Any = None
+    ) -> Awaitable[object]: ...
 
+
+class AuditEvent(Struct, frozen=True, kw_only=True):
+    """What the audit log gets."""
+
+    type: str
+    entry_id: str
+    key_type: str
+    trace_id: str
+
+
+Audit = Callable[[AuditEvent], Awaitable[object]]
+"""Raises AuditUnavailable."""
 
 Deliver = Callable[[ExtendedClaim, str, str], Awaitable[object]]
 """Hands a changed claim to its run: the claim, our side of it, the id of the run."""
+
+
+def _outcome(asked: Asked, how: How, status: str, problem: str = "") -> Outcome | None:
+    """None: no request waits for it."""
+    if not asked.request:
+        return None
+    return Outcome(request=asked.request, how=how, status=str(status), problem=problem, trace_id=asked.trace_id)
+
+
+def _response(subject: Literal["entry", "claim"], id: str, outcome: Outcome | None) -> list[Response]:
+    return [] if outcome is None else [Response(subject=subject, id=id, outcome=outcome)]
+
+
+def _alert(subject: str, id: str, problem: str, asked: Asked) -> tuple[str, str, Any]:
+    data = {f"{subject}_id": id, "error": problem, "trace_id": asked.trace_id, "severity": "CRITICAL"}
+    return f"{subject}.dead_letter", id, {"action": "ActionDeadLetter", "data": data}
+
+
+def _sent(message: Response | tuple[str, str, Any], id: str) -> tuple[str, Any, dict[str, str]]:
+    """Topic, payload and options of a message."""
+    if isinstance(message, Response):
+        return RESPONSES, message, {"key": message.id, "id": id, "type": f"{message.subject}.{message.outcome.how}"}
+    kind, key, payload = message
+    return EVENTS, payload, {"key": key, "id": id, "type": kind}
 
 
 class KeyActivities:
     """Activities. `deliver` is needed by those that poll, see `polling`."""
 
     def __init__(
-        self, bridge: Bridge, tables: KeyTables, publish: Publish, *, participant: str, deliver: Deliver | None = None
+        self,
+        bridge: Bridge,
+        tables: KeyTables,
+        publish: Publish,
+        *,
+        participant: str,
+        deliver: Deliver | None = None,
+        audit: Audit | None = None,
+        attempts: int = 3,
     ) -> None:
+        """`audit`: takes an event of each new entry, after the directory and before the entry is active; when it fails
+        for good, the entry is undone. `attempts`: calls of the Bridge until a request is given up."""
         self._bridge = bridge
         self._tables, self._publish, self._deliver = tables, publish, deliver
-        self._participant = participant
+        self._participant, self._audit, self._attempts = participant, audit, attempts
+
+    async def _ask(self, call: Awaitable[T]) -> T:
+        """What the Bridge answers. Raises AttemptsExhausted when it was away too often."""
+        try:
+            return await call
+        except CircuitOpen:
+            raise
+        except (BridgeUnavailable, BridgeError, RateLimited) as error:
+            attempt = activity_info().attempt
+            if attempt < self._attempts:
+                raise
+            raise AttemptsExhausted(f"{type(error).__name__} after {attempt} attempts: {error}") from error
+
+    async def _keep(
+        self, write: Callable[[ChangedTables], Awaitable[object]], *messages: Response | tuple[str, str, Any]
+    ) -> None:
+        """Write, and publish: in one transaction, or else with the same ids in every attempt."""
+        key = activity_info().key
+        sent = [_sent(message, f"{key}:{number}") for number, message in enumerate(messages)]
+        async with self._tables.change() as tables:
+            await write(tables)
+            if tables.connection is not None:
+                for topic, payload, options in sent:
+                    await self._publish(topic, payload, transaction=tables.connection, **options)
+                return
+        for topic, payload, options in sent:
+            await self._publish(topic, payload, **options)
 
     # Entries
 
@@ -92,38 +205,74 @@ class KeyActivities:
         row = EntryRow(id=new.id, status=EntryStatus.PENDING, request_id=str(request_id), entry=new.entry)
         await self._tables.insert_entry(row)
 
-    @activity(retry=BRIDGE, timeout=CALL)
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def register(self, entry: Entry, reason: str, request_id: UUID) -> ExtendedEntry:
         """Create the entry at the directory. A repeat gets the same answer."""
-        return (await self._bridge.create_entry(entry, reason=reason, request_id=request_id)).entry
+        return (await self._ask(self._bridge.create_entry(entry, reason=reason, request_id=request_id))).entry
 
-    @activity(retry=BRIDGE, timeout=CALL)
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def unregister(self, key: str, reason: str, request_id: UUID) -> None:
         """Remove the entry from the directory; it may be gone already."""
         try:
-            await self._bridge.delete_entry(key, reason=reason, request_id=request_id)
+            await self._ask(self._bridge.delete_entry(key, reason=reason, request_id=request_id))
         except NotFound:
             if activity_info().attempt == 1 and reason != "RECONCILIATION":
                 raise
 
-    @activity(retry=BRIDGE, timeout=CALL)
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def change(self, key: str, change: EntryChange, request_id: UUID) -> ExtendedEntry:
         """Change the entry at the directory."""
-        found = await self._bridge.update_entry(
-            key, reason=change.reason, request_id=request_id, account=change.account, owner=change.owner
+        found = await self._ask(
+            self._bridge.update_entry(
+                key, reason=change.reason, request_id=request_id, account=change.account, owner=change.owner
+            )
         )
         return found.entry
 
     @activity(retry=DATABASE)
-    async def store_entry(self, id: str, stored: ExtendedEntry, request_id: UUID) -> None:
-        """The entry as the directory has it."""
+    async def store_entry(
+        self, id: str, stored: ExtendedEntry, request_id: UUID, asked: Asked = NO_REQUEST, event: str = ""
+    ) -> None:
+        """The entry as the directory has it. `event` goes to the audit log first, and to the institution with it."""
         entry = Entry(key=stored.key, key_type=stored.key_type, account=stored.account, owner=stored.owner)
-        await self._tables.store_entry(id, entry, cid_of(entry, request_id))
+        if event and self._audit is not None:
+            await self._audit(AuditEvent(type=event, entry_id=id, key_type=entry.key_type, trace_id=asked.trace_id))
+        ended = _outcome(asked, How.DONE, EntryStatus.ACTIVE)
+        await self._keep(
+            lambda tables: tables.store_entry(id, entry, cid_of(entry, request_id), ended),
+            *_response("entry", id, ended),
+        )
 
     @activity(retry=DATABASE)
-    async def set_entry_status(self, id: str, status: str, problem: str = "") -> None:
-        """Another status of our own row."""
-        await self._tables.set_entry_status(id, status, problem)
+    async def set_entry_status(
+        self, id: str, status: str, problem: str = "", asked: Asked = NO_REQUEST, how: str = How.DONE
+    ) -> None:
+        """Another status of our own row; with it the request has ended."""
+        ended = _outcome(asked, How(how), status, problem)
+        await self._keep(
+            lambda tables: tables.set_entry_status(id, status, problem, ended), *_response("entry", id, ended)
+        )
+
+    @activity(retry=DATABASE)
+    async def answer_entry(self, id: str, problem: str, asked: Asked, how: str) -> None:
+        """A request for an entry has ended, and the entry has not changed."""
+        row = await self._tables.entry(id)
+        ended = _outcome(asked, How(how), "" if row is None else row.status, problem)
+        if row is not None and ended is not None:
+            await self._keep(lambda tables: tables.answer_entry(id, problem, ended), *_response("entry", id, ended))
+
+    @activity(retry=DATABASE)
+    async def entry_exhausted(self, id: str, status: str, problem: str, asked: Asked) -> None:
+        """The directory was away for all attempts: whoever waits is told, and a person who must act."""
+        ended = _outcome(asked, How.EXHAUSTED, status, problem)
+
+        async def write(tables: ChangedTables) -> None:
+            if ended is None:
+                await tables.set_entry_status(id, status, problem)
+            else:
+                await tables.answer_entry(id, problem, ended)
+
+        await self._keep(write, *_response("entry", id, ended), _alert("entry", id, problem, asked))
 
     @activity(retry=DATABASE)
     async def active_entry(self, id: str) -> EntryRow:
@@ -143,13 +292,19 @@ class KeyActivities:
     # Claims
 
     @activity(retry=DATABASE)
-    async def insert_claim(self, id: str, side: str, key: str, status: str, directory_id: str = "") -> None:
+    async def insert_claim(
+        self, id: str, side: str, key: str, status: str, directory_id: str = "", claim: Claim | None = None
+    ) -> None:
         """Our own row."""
-        await self._tables.insert_claim(ClaimRow(id=id, side=side, status=status, key=key, directory_id=directory_id))
+        row = ClaimRow(id=id, side=side, status=status, key=key, directory_id=directory_id, claim=claim)
+        await self._tables.insert_claim(row)
 
-    @activity(retry=BRIDGE, timeout=CALL)
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def open_claim(self, new: NewClaim, request_id: UUID) -> ExtendedClaim:
         """Open the claim at the directory. It knows no repeats of this: before another attempt its claims are read."""
+        return await self._ask(self._open(new, request_id))
+
+    async def _open(self, new: NewClaim, request_id: UUID) -> ExtendedClaim:
         if activity_info().attempt > 1 and (found := await self._own_claim(new.claim)):
             return found
         try:
@@ -175,46 +330,62 @@ class KeyActivities:
             since = page.claims[-1].last_modified
 
     @activity(retry=DATABASE)
-    async def store_claim(self, id: str, claim: ExtendedClaim) -> None:
+    async def store_claim(self, id: str, claim: ExtendedClaim, asked: Asked = NO_REQUEST) -> None:
         """The claim as the directory has it."""
-        await self._tables.set_claim(id, claim.status, str(claim.id))
+        ended = _outcome(asked, How.DONE, claim.status)
+        await self._keep(lambda tables: tables.store_claim(id, claim, ended), *_response("claim", id, ended))
 
     @activity(retry=DATABASE)
-    async def fail_claim(self, id: str, problem: str) -> None:
+    async def fail_claim(self, id: str, problem: str, asked: Asked = NO_REQUEST, how: str = How.REFUSED) -> None:
         """Our own row of a claim that was not opened."""
-        await self._tables.set_claim(id, "FAILED", "", problem)
+        ended = _outcome(asked, How(how), "FAILED", problem)
+        await self._keep(
+            lambda tables: tables.set_claim(id, "FAILED", "", problem, ended), *_response("claim", id, ended)
+        )
 
-    @activity(retry=BRIDGE, timeout=CALL)
+    @activity(retry=DATABASE)
+    async def answer_claim_act(self, id: str, status: str, problem: str, asked: Asked, how: str) -> None:
+        """A request for a claim has ended, and the claim has not changed."""
+        ended = _outcome(asked, How(how), status, problem)
+        if ended is None:
+            return
+        alert = [_alert("claim", id, problem, asked)] if ended.how is How.EXHAUSTED else []
+        await self._keep(lambda tables: tables.answer_claim(id, ended), *_response("claim", id, ended), *alert)
+
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def acknowledge(self, claim_id: UUID, request_id: UUID) -> ExtendedClaim:
         """We have seen it."""
-        return await self._bridge.acknowledge_claim(claim_id, request_id=request_id)
+        return await self._ask(self._bridge.acknowledge_claim(claim_id, request_id=request_id))
 
-    @activity(retry=BRIDGE, timeout=CALL)
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def confirm(self, claim_id: UUID, reason: str, request_id: UUID) -> ExtendedClaim:
         """Give the key away."""
-        return await self._bridge.confirm_claim(claim_id, reason=reason, request_id=request_id)
+        return await self._ask(self._bridge.confirm_claim(claim_id, reason=reason, request_id=request_id))
 
-    @activity(retry=BRIDGE, timeout=CALL)
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def cancel(self, claim_id: UUID, reason: str, request_id: UUID) -> ExtendedClaim:
         """End the claim."""
-        return await self._bridge.cancel_claim(claim_id, reason=reason, request_id=request_id)
+        return await self._ask(self._bridge.cancel_claim(claim_id, reason=reason, request_id=request_id))
 
-    @activity(retry=BRIDGE, timeout=CALL)
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def complete(self, claim_id: UUID, request_id: UUID) -> ExtendedClaim:
         """Take the key."""
-        return (await self._bridge.complete_claim(claim_id, request_id=request_id)).claim
+        return (await self._ask(self._bridge.complete_claim(claim_id, request_id=request_id))).claim
 
-    @activity(retry=BRIDGE)
+    @activity(retry=DATABASE)
     async def remind(self, id: str, side: str, what: str) -> None:
         """Tell the rest of the institution that a person must act."""
         payload = {"action": "ActionClaimReminder", "data": {"claim_id": id, "side": side, "what": what}}
-        await self._publish(TOPIC, payload, key=id, id=activity_info().key, type="claim.reminder")
+        await self._publish(EVENTS, payload, key=id, id=activity_info().key, type="claim.reminder")
 
     # Polling
 
-    @activity(retry=BRIDGE, timeout=120.0)
+    @activity(retry=BRIDGE, timeout=120.0, gates=[BACEN])
     async def poll_claims(self) -> int:
         """Hand every claim that changed to its run, on both sides. Returns how many there were."""
+        return await self._ask(self._poll())
+
+    async def _poll(self) -> int:
         if self._deliver is None:
             raise InvalidArgument("these activities were made without deliver=")
         known = await self._tables.polled_until("claims")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from batuta import Signal, Update, handlers_done, logger, now, saga, uuid, wait_until, workflow
 from pixdict.connect.keys.activities import KeyActivities
-from pixdict.connect.keys.entries import REFUSED
-from pixdict.connect.keys.models import COMPENSATED, Compensated, NewClaim
-from pixdict.dict.claims import POSSESSION_PERIOD, ClaimStatus, ClaimType, ExtendedClaim, Role
+from pixdict.connect.keys.entries import REFUSED, once_open
+from pixdict.connect.keys.models import COMPENSATED, AttemptsExhausted, ClaimAct, Compensated, How, NewClaim
+from pixdict.dict.claims import POSSESSION_PERIOD, Claim, ClaimStatus, ClaimType, ExtendedClaim, Role
 from pixdict.dict.entries import Reason
 from pixdict.errors import ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound, Refused
 
@@ -17,6 +18,8 @@ claim_changed = Signal("claim_changed", ExtendedClaim)
 """The claim as the directory has it now; sent by who polls."""
 confirm_claim = Update("confirm_claim", str)
 """Donor: the owner agrees. Takes the reason, answers the status."""
+act_on_claim = Signal("act_on_claim", ClaimAct)
+"""Both sides: what a person wants, as core asks it. The outcome is published."""
 cancel_claim = Update("cancel_claim", str)
 """Both sides. Takes the reason, answers the status."""
 prove_possession = Signal("prove_possession")
@@ -44,6 +47,9 @@ class _Watched:
                 raise ValueError(f"the claim is {self._claim.status}")
 
         cancel_claim.handle(validator=may_end)(self.cancel)
+        act_on_claim.handle(self.act)
+        self.acts: dict[str, Callable[[str], Awaitable[str]]] = {"cancel": self.cancel}
+        """What a person may do, by name."""
 
     @property
     def claim(self) -> ExtendedClaim:
@@ -67,13 +73,31 @@ class _Watched:
         await KeyActivities.store_claim(self.id, claim)
         return claim.status
 
+    async def act(self, wanted: ClaimAct) -> None:
+        """Do it, and say how it ended: an error must not end the claim."""
+        how, problem = How.DONE, ""
+        try:
+            if self._claim is not None and self._claim.status in ENDED:
+                raise Refused(f"ClaimOperationInvalid: the claim is {self._claim.status}")
+            if wanted.action not in self.acts:
+                raise Refused(f"ClaimOperationInvalid: this side of the claim cannot {wanted.action} it")
+            await self.acts[wanted.action](wanted.reason)
+        except (InvalidArgument, NotFound) as error:
+            how, problem = How.REFUSED, str(error)
+        except AttemptsExhausted as error:
+            how, problem = How.EXHAUSTED, str(error)
+        status = "PENDING" if self._claim is None else self._claim.status
+        await KeyActivities.answer_claim_act(self.id, status, problem, wanted.asked, how)
+
     async def cancel(self, reason: str) -> str:
         await wait_until(lambda: self._claim is not None)  # until it is opened
-        return await self.keep(await KeyActivities.cancel(self.claim.id, reason, uuid()))
+        request_id = uuid()
+        return await self.keep(await once_open(lambda: KeyActivities.cancel(self.claim.id, reason, request_id)))
 
     async def confirm(self, reason: str) -> str:
         await wait_until(lambda: self.claim.status != ClaimStatus.OPEN)  # until it is acknowledged
-        claim = await KeyActivities.confirm(self.claim.id, reason, uuid())
+        request_id = uuid()
+        claim = await once_open(lambda: KeyActivities.confirm(self.claim.id, reason, request_id))
         await KeyActivities.give_away(claim.key)
         return await self.keep(claim)
 
@@ -101,7 +125,12 @@ async def claim_key(new: NewClaim) -> str:
         proved = True
         watched.version += 1
 
+    async def proves(_: str) -> str:
+        prove()
+        return watched.claim.status
+
     prove_possession.handle(prove)
+    watched.acts["prove"] = proves
     watched.opened(await _opened(new))
     begun = now()
     limit = begun + POSSESSION_PERIOD + MARGIN
@@ -127,18 +156,22 @@ async def claim_key(new: NewClaim) -> str:
 
 async def _opened(new: NewClaim) -> ExtendedClaim:
     """Open the claim there and here, or in neither (the second by cancelling it there)."""
-    request_id, undo_id = uuid(), uuid()
-    await KeyActivities.insert_claim(new.id, Role.CLAIMER, new.claim.key, "PENDING")
+    request_id, undo_id = new.request_id or uuid(), uuid()
+    if new.request_id is None:
+        await KeyActivities.insert_claim(new.id, Role.CLAIMER, new.claim.key, "PENDING", "", new.claim)
     try:
-        claim = await KeyActivities.open_claim(new, request_id)
+        claim = await once_open(lambda: KeyActivities.open_claim(new, request_id))
     except (InvalidArgument, NotFound) as error:
-        await KeyActivities.fail_claim(new.id, str(error))
+        await KeyActivities.fail_claim(new.id, str(error), new.asked)
+        raise
+    except AttemptsExhausted as error:
+        await KeyActivities.answer_claim_act(new.id, "PENDING", str(error), new.asked, How.EXHAUSTED)
         raise
     try:
         async with saga() as undo:
-            undo(KeyActivities.fail_claim, new.id, COMPENSATED)
+            undo(KeyActivities.fail_claim, new.id, COMPENSATED, new.asked, How.UNDONE)
             undo(KeyActivities.cancel, claim.id, Reason.USER_REQUESTED, undo_id)
-            await KeyActivities.store_claim(new.id, claim)
+            await KeyActivities.store_claim(new.id, claim, new.asked)
     except (DatabaseTimeout, ConstraintViolation) as error:
         raise Compensated(COMPENSATED) from error
     return claim
@@ -148,7 +181,8 @@ async def _unless_too_early(watched: _Watched, *, complete: bool) -> None:
     """Complete the claim, or give it up. The directory's clock decides whether it is time."""
     try:
         if complete:
-            await watched.keep(await KeyActivities.complete(watched.claim.id, uuid()))
+            request_id = uuid()
+            await watched.keep(await once_open(lambda: KeyActivities.complete(watched.claim.id, request_id)))
         else:
             await watched.cancel(Reason.DEFAULT_OPERATION)
     except Refused as error:
@@ -173,9 +207,11 @@ async def answer_claim(claim: ExtendedClaim) -> str:
             raise ValueError(f"the claim is {watched.claim.status}")
 
     confirm_claim.handle(validator=is_undecided)(watched.confirm)
-    await KeyActivities.insert_claim(id, Role.DONOR, claim.key, claim.status, str(claim.id))
+    watched.acts["confirm"] = watched.confirm
+    await KeyActivities.insert_claim(id, Role.DONOR, claim.key, claim.status, str(claim.id), claim_of(claim))
     if claim.status == ClaimStatus.OPEN:
-        await watched.keep(await KeyActivities.acknowledge(claim.id, uuid()))
+        request_id = uuid()
+        await watched.keep(await once_open(lambda: KeyActivities.acknowledge(claim.id, request_id)))
     begun = now()
     reminders = [begun + after for after in DONOR_REMINDERS]
     silence = claim.resolution_period_end + MARGIN
@@ -205,3 +241,14 @@ async def _by_silence(watched: _Watched) -> None:
             raise
         logger.warning("too early: %s", error)
         await asyncio.sleep(_AGAIN)
+
+
+def claim_of(claim: ExtendedClaim) -> Claim:
+    """What was asked for."""
+    return Claim(
+        type=claim.type,
+        key=claim.key,
+        key_type=claim.key_type,
+        claimer_account=claim.claimer_account,
+        claimer=claim.claimer,
+    )

@@ -2,60 +2,128 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from uuid import UUID
 
 from batuta import logger, saga, uuid, workflow
 from pixdict.connect.keys.activities import FOR_EVER, KeyActivities
-from pixdict.connect.keys.models import EntryChange, EntryNotActive, EntryStatus, NewEntry
-from pixdict.errors import InvalidArgument, NotFound
+from pixdict.connect.keys.models import (
+    COMPENSATED_ENTRY,
+    NO_REQUEST,
+    Asked,
+    AttemptsExhausted,
+    AuditUnavailable,
+    Compensated,
+    EntryChange,
+    EntryNotActive,
+    EntryStatus,
+    How,
+    NewEntry,
+)
+from pixdict.errors import CircuitOpen, ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound
 
 REFUSED = [InvalidArgument, NotFound, EntryNotActive]
 """Errors that are answers: such a run is no dead letter."""
+AFTERWARDS = (DatabaseTimeout, ConstraintViolation, AuditUnavailable)
+"""How a step after the directory fails."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
+T = TypeVar("T")
 
 
-@workflow(fails=REFUSED)
+async def once_open(call: Callable[[], Awaitable[T]]) -> T:
+    """The result of a call of the Bridge. One that came just as the breaker opened is made again, at its gate."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await call()
+        except CircuitOpen as error:
+            logger.info("again, once the breaker lets calls in: %s", error)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+@workflow(fails=[*REFUSED, Compensated])
 async def create_entry(new: NewEntry) -> str:
     """Returns the key.
 
     Refused by the directory: our row is FAILED. The directory away for longer than all attempts: a dead letter, our row
-    stays PENDING, and reprocessing goes on with the same request id. Our own table away afterwards: undone in reverse.
+    stays PENDING, and reprocessing goes on with the same request id. A step after the directory fails: undone in
+    reverse.
     """
-    request_id, undo_id = uuid(), uuid()
-    await KeyActivities.insert_entry(new, request_id)
+    request_id, undo_id = new.request_id or uuid(), uuid()
+    if new.request_id is None:
+        await KeyActivities.insert_entry(new, request_id)
     try:
-        made = await KeyActivities.register(new.entry, new.reason, request_id)
+        made = await once_open(lambda: KeyActivities.register(new.entry, new.reason, request_id))
     except (InvalidArgument, NotFound) as error:
-        await KeyActivities.set_entry_status(new.id, EntryStatus.FAILED, str(error))
+        await KeyActivities.set_entry_status(new.id, EntryStatus.FAILED, str(error), new.asked, How.REFUSED)
         raise
-    async with saga() as undo:
-        undo(KeyActivities.set_entry_status, new.id, EntryStatus.FAILED, "undone")
-        undo(KeyActivities.unregister, made.key, "RECONCILIATION", undo_id)
-        await KeyActivities.store_entry(new.id, made, request_id)
+    except AttemptsExhausted as error:
+        await KeyActivities.entry_exhausted(new.id, EntryStatus.PENDING, str(error), new.asked)
+        raise
+    try:
+        async with saga() as undo:
+            undo(
+                KeyActivities.set_entry_status,
+                *(new.id, EntryStatus.FAILED, COMPENSATED_ENTRY, new.asked, How.UNDONE),
+            )
+            undo(KeyActivities.unregister, made.key, "RECONCILIATION", undo_id)
+            await KeyActivities.store_entry(new.id, made, request_id, new.asked, "entry.created")
+    except AFTERWARDS as error:
+        raise Compensated(COMPENSATED_ENTRY) from error
     return made.key
 
 
-@workflow(fails=REFUSED)
-async def update_entry(id: str, change: EntryChange) -> None:
+@workflow(fails=[*REFUSED, Compensated])
+async def update_entry(id: str, change: EntryChange, asked: Asked = NO_REQUEST) -> None:
     """Account and names of an active entry. If our own table cannot be written, the old ones are sent there."""
-    before = await KeyActivities.active_entry(id)
     request_id, undo_id = uuid(), uuid()
-    old = EntryChange(account=before.entry.account, owner=before.entry.owner, reason="RECONCILIATION")
-    async with saga() as undo:
-        changed = await KeyActivities.change(before.entry.key or "", change, request_id)
-        undo(KeyActivities.change, changed.key, old, undo_id)
-        await KeyActivities.store_entry(id, changed, UUID(before.request_id))
+    try:
+        before = await KeyActivities.active_entry(id)
+        old = EntryChange(account=before.entry.account, owner=before.entry.owner, reason="RECONCILIATION")
+        changed = await once_open(lambda: KeyActivities.change(before.entry.key or "", change, request_id))
+    except (InvalidArgument, NotFound, EntryNotActive) as error:
+        await _answer(id, str(error), asked, How.REFUSED)
+        raise
+    except AttemptsExhausted as error:
+        await KeyActivities.entry_exhausted(id, EntryStatus.ACTIVE, str(error), asked)
+        raise
+    try:
+        async with saga() as undo:
+            undo(KeyActivities.set_entry_status, id, EntryStatus.ACTIVE, "", asked, How.UNDONE)
+            undo(KeyActivities.change, changed.key, old, undo_id)
+            await KeyActivities.store_entry(id, changed, UUID(before.request_id), asked)
+    except AFTERWARDS as error:
+        raise Compensated(COMPENSATED_ENTRY.replace("create", "update")) from error
 
 
 @workflow(fails=REFUSED)
-async def delete_entry(id: str, reason: str = "USER_REQUESTED") -> None:
+async def delete_entry(id: str, reason: str = "USER_REQUESTED", asked: Asked = NO_REQUEST) -> None:
     """Remove an active entry. What the directory removed cannot be brought back with its identifier: so our own table
     is written until it is done."""
-    row = await KeyActivities.active_entry(id)
+    request_id = uuid()
+    try:
+        row = await KeyActivities.active_entry(id)
+    except EntryNotActive as error:
+        await _answer(id, str(error), asked, How.REFUSED)
+        raise
     await KeyActivities.set_entry_status(id, EntryStatus.DELETING)
     try:
-        await KeyActivities.unregister(row.entry.key or "", reason, uuid())
+        await once_open(lambda: KeyActivities.unregister(row.entry.key or "", reason, request_id))
     except (InvalidArgument, NotFound) as error:
         logger.warning("entry %s stays: %s", id, error)
-        await KeyActivities.set_entry_status(id, EntryStatus.ACTIVE, str(error))
+        await KeyActivities.set_entry_status(id, EntryStatus.ACTIVE, str(error), asked, How.REFUSED)
         raise
-    await KeyActivities.set_entry_status.with_options(retry=FOR_EVER)(id, EntryStatus.DELETED)
+    except AttemptsExhausted as error:
+        await KeyActivities.entry_exhausted(id, EntryStatus.DELETING, str(error), asked)
+        raise
+    await KeyActivities.set_entry_status.with_options(retry=FOR_EVER)(id, EntryStatus.DELETED, "", asked)
+
+
+async def _answer(id: str, problem: str, asked: Asked, how: How) -> None:
+    """Our own row stays as it is."""
+    if asked.request:
+        await KeyActivities.answer_entry(id, problem, asked, how)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
+from typing import Literal
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -23,12 +26,26 @@ class EntryStatus(StrEnum):
     """Given away by a claim."""
 
 
+class Asked(Struct, frozen=True, kw_only=True):
+    """Which request a run is for. Empty: it was started without one, and answers no one."""
+
+    request: str = ""
+    """The id of the message that asked."""
+    trace_id: str = ""
+
+
+NO_REQUEST = Asked()
+
+
 class NewEntry(Struct, frozen=True, kw_only=True):
     """A key to create. `id` is our own name for it."""
 
     id: str
     entry: Entry
     reason: str = "USER_REQUESTED"
+    request_id: UUID | None = None
+    """What every call for it will have. With it our row is there already; without it the run inserts the row."""
+    asked: Asked = NO_REQUEST
 
 
 class EntryChange(Struct, frozen=True, kw_only=True):
@@ -44,6 +61,41 @@ class NewClaim(Struct, frozen=True, kw_only=True):
 
     id: str
     claim: Claim
+    request_id: UUID | None = None
+    """As of a new entry."""
+    asked: Asked = NO_REQUEST
+
+
+class ClaimAct(Struct, frozen=True, kw_only=True):
+    """What a person wants of a claim that is open."""
+
+    action: Literal["confirm", "cancel", "prove"]
+    reason: str = "USER_REQUESTED"
+    asked: Asked = NO_REQUEST
+
+
+class How(StrEnum):
+    """How a request ended."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    """By the directory, or because of the state of our own row: an answer."""
+    EXHAUSTED = "exhausted"
+    """The directory was away for all attempts. Nothing is undone; the run is a dead letter, or goes on."""
+    UNDONE = "undone"
+    """A step after the directory failed, and everything was undone."""
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What became of a request: kept in our row, and published to `dict-responses`."""
+
+    request: str
+    how: How
+    status: str
+    """Of the entry or claim."""
+    problem: str = ""
+    """The name of the problem and what is known about it."""
+    trace_id: str = ""
 
 
 class EntryRow(Struct, frozen=True, kw_only=True):
@@ -55,6 +107,11 @@ class EntryRow(Struct, frozen=True, kw_only=True):
     entry: Entry
     cid: str = ""
     problem: str = ""
+    request: str = ""
+    """The last request for it; "": there was none."""
+    outcome: Outcome | None = None
+    """Of that request; None: it is under way."""
+    created_at: datetime | None = None
 
 
 class ClaimRow(Struct, frozen=True, kw_only=True):
@@ -66,6 +123,15 @@ class ClaimRow(Struct, frozen=True, kw_only=True):
     key: str
     directory_id: str = ""
     problem: str = ""
+    request: str = ""
+    outcome: Outcome | None = None
+    claim: Claim | None = None
+    """What is claimed: of a claim that another institution opened, as the directory has it."""
+    donor: str = ""
+    """The ISPB of the institution that has the key, once the directory has said it."""
+    expires_at: datetime | None = None
+    """The end of the resolution period."""
+    created_at: datetime | None = None
 
 
 class EntryNotActive(NonRetryable):
@@ -73,7 +139,16 @@ class EntryNotActive(NonRetryable):
 
 
 class Compensated(NonRetryable):
-    """A claim was opened at the directory, could not be stored here, and was cancelled again."""
+    """A step after the directory failed, and everything was undone: at the directory, too."""
+
+
+class AttemptsExhausted(NonRetryable):
+    """The directory was away for all attempts."""
+
+
+class AuditUnavailable(Exception):
+    """The audit log took no event. Worth another attempt."""
 
 
 COMPENSATED = "Failed to create claim. Compensating transaction executed."
+COMPENSATED_ENTRY = "Failed to create entry. Compensating transaction executed."

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from msgspec import json
+from msgspec import Struct, json
 
 from batuta.clock import SystemClock, as_datetime
-from pixdict.connect.database import Database
-from pixdict.connect.keys.models import ClaimRow, EntryRow, EntryStatus
+from pixdict.connect.database import Database, DatabaseTransaction, Rows
+from pixdict.connect.keys.models import ClaimRow, EntryRow, EntryStatus, Outcome
+from pixdict.dict.claims import Claim, ExtendedClaim
 from pixdict.dict.entries import Entry
 
 _SCHEMA = (
@@ -22,11 +25,15 @@ _SCHEMA = (
         cid TEXT NOT NULL,
         problem TEXT NOT NULL,
         document TEXT NOT NULL,
+        request TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        created_at {time} NOT NULL,
         updated_at {time} NOT NULL
     )""",
     "CREATE INDEX IF NOT EXISTS dict_entries_by_key ON dict_entries (key_value)",
     "CREATE INDEX IF NOT EXISTS dict_entries_by_cid ON dict_entries (key_type, cid)",
     "CREATE INDEX IF NOT EXISTS dict_entries_by_request_id ON dict_entries (request_id)",
+    "CREATE INDEX IF NOT EXISTS dict_entries_by_time ON dict_entries (created_at, id)",
     """CREATE TABLE IF NOT EXISTS dict_claims (
         id TEXT PRIMARY KEY,
         side TEXT NOT NULL,
@@ -34,56 +41,154 @@ _SCHEMA = (
         key_value TEXT NOT NULL,
         directory_id TEXT NOT NULL,
         problem TEXT NOT NULL,
+        document TEXT NOT NULL,
+        donor TEXT NOT NULL,
+        expires_at {time},
+        request TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        created_at {time} NOT NULL,
         updated_at {time} NOT NULL
     )""",
     "CREATE INDEX IF NOT EXISTS dict_claims_by_directory_id ON dict_claims (directory_id)",
+    "CREATE INDEX IF NOT EXISTS dict_claims_by_time ON dict_claims (created_at, id)",
     """CREATE TABLE IF NOT EXISTS dict_polls (name TEXT PRIMARY KEY, until {time} NOT NULL)""",
 )
-_ENTRY = "id, status, request_id, cid, problem, document"
-_CLAIM = "id, side, status, key_value, directory_id, problem"
+_ENTRY = "id, status, request_id, cid, problem, document, request, outcome, created_at"
+_CLAIM = "id, side, status, key_value, directory_id, problem, document, donor, expires_at, request, outcome, created_at"
+_MOST = 200
+"""Ids of one statement."""
 
 
-class KeyTables:
-    """Reads and writes them. Methods raise DatabaseTimeout, ConstraintViolation, InvalidArgument."""
+class _Writes:
+    """The statements that write."""
+
+    async def _run(self, statement: str, *values: Any) -> Rows:
+        raise NotImplementedError
+
+    async def insert_entry(self, row: EntryRow) -> bool:
+        """Add an entry; one of that id stays as it is, and it is False."""
+        entry, now = row.entry, _now()
+        found = await self._run(
+            "INSERT INTO dict_entries (id, status, key_type, key_value, request_id, cid, problem, document, request,"
+            " outcome, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (id) DO NOTHING RETURNING id",
+            *(row.id, row.status, entry.key_type, entry.key or "", row.request_id, row.cid, row.problem),
+            *(_text(entry), row.request, _text(row.outcome), now, now),
+        )
+        return bool(found)
+
+    async def store_entry(self, id: str, entry: Entry, cid: str, outcome: Outcome | None = None) -> None:
+        """An entry as the directory has it: it is active."""
+        fields = {"status": str(EntryStatus.ACTIVE), "key_value": entry.key or "", "cid": cid, "problem": ""}
+        await self._set("dict_entries", id, outcome, document=_text(entry), **fields)
+
+    async def set_entry_status(self, id: str, status: str, problem: str = "", outcome: Outcome | None = None) -> None:
+        """Another status, and why."""
+        await self._set("dict_entries", id, outcome, status=str(status), problem=problem)
+
+    async def answer_entry(self, id: str, problem: str, outcome: Outcome) -> None:
+        """The request has ended; the status stays."""
+        await self._set("dict_entries", id, outcome, problem=problem)
+
+    async def insert_claim(self, row: ClaimRow) -> bool:
+        """Add a claim; one of that id stays as it is, and it is False."""
+        now = _now()
+        found = await self._run(
+            f"INSERT INTO dict_claims ({_CLAIM}, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+            " ON CONFLICT (id) DO NOTHING RETURNING id",
+            *(row.id, row.side, row.status, row.key, row.directory_id, row.problem, _text(row.claim), row.donor),
+            *(row.expires_at, row.request, _text(row.outcome), now, now),
+        )
+        return bool(found)
+
+    async def set_claim(
+        self, id: str, status: str, directory_id: str = "", problem: str = "", outcome: Outcome | None = None
+    ) -> None:
+        """How a claim is now."""
+        await self._set("dict_claims", id, outcome, status=status, directory_id=directory_id, problem=problem)
+
+    async def store_claim(self, id: str, claim: ExtendedClaim, outcome: Outcome | None = None) -> None:
+        """A claim as the directory has it."""
+        fields = {
+            "status": claim.status,
+            "directory_id": str(claim.id),
+            "problem": "",
+            "donor": claim.donor_participant,
+        }
+        await self._set("dict_claims", id, outcome, expires_at=claim.resolution_period_end, **fields)
+
+    async def answer_claim(self, id: str, outcome: Outcome) -> None:
+        """The request has ended; the status stays."""
+        await self._set("dict_claims", id, outcome)
+
+    async def ask_entry(self, id: str, request: str) -> EntryRow | None:
+        """Bind a new request to an active entry that has none under way. None: it has, or is not active."""
+        sql = (
+            "UPDATE dict_entries SET request = ?, outcome = '', updated_at = ? WHERE id = ? AND status = 'ACTIVE'"  # noqa: S608
+            f" AND (request = '' OR outcome <> '') RETURNING {_ENTRY}"
+        )
+        return _entry(await self._run(sql, request, _now(), id))
+
+    async def ask_claim(self, id: str, request: str) -> ClaimRow | None:
+        """The same for a claim that the directory has not ended."""
+        sql = (
+            "UPDATE dict_claims SET request = ?, outcome = '', updated_at = ? WHERE id = ?"  # noqa: S608
+            " AND status IN ('OPEN', 'WAITING_RESOLUTION', 'CONFIRMED') AND (request = '' OR outcome <> '')"
+            f" RETURNING {_CLAIM}"
+        )
+        return _claim(await self._run(sql, request, _now(), id))
+
+    async def _set(self, table: str, id: str, outcome: Outcome | None, **fields: Any) -> None:
+        """An outcome is that of one request: the row may have another one by now."""
+        sets, values = [f"{name} = ?" for name in fields], list(fields.values())
+        if outcome is not None:
+            sets.append("outcome = CASE WHEN request = ? THEN ? ELSE outcome END")
+            values += [outcome.request, _text(outcome)]
+        sql = f"UPDATE {table} SET {', '.join([*sets, 'updated_at = ?'])} WHERE id = ?"  # noqa: S608
+        await self._run(sql, *values, _now(), id)
+
+
+class ChangedTables(_Writes):
+    """Writes of one transaction."""
+
+    def __init__(self, transaction: DatabaseTransaction) -> None:
+        self._transaction = transaction
+        self.connection = transaction.connection
+        """For `transaction=` of the client; None: the tables are in another database than the bus."""
+
+    async def _run(self, statement: str, *values: Any) -> Rows:
+        return await self._transaction.run(statement, *values)
+
+
+class KeyTables(_Writes):
+    """Reads and writes them, each write durable by itself. Methods raise DatabaseTimeout, ConstraintViolation,
+    InvalidArgument."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._is_ready = False
 
-    async def _run(self, statement: str, *values: Any) -> list[dict[str, Any]]:
+    async def prepare(self) -> None:
+        """Create what is missing."""
         if not self._is_ready:
             time = "TIMESTAMPTZ" if self._database.partitions else "TEXT"
             await self._database.script([one.format(time=time) for one in _SCHEMA])
             self._is_ready = True
+
+    async def _run(self, statement: str, *values: Any) -> Rows:
+        await self.prepare()
         return await self._database.run(statement, *values)
 
-    async def run(self, statement: str, *values: Any) -> list[dict[str, Any]]:
+    async def run(self, statement: str, *values: Any) -> Rows:
         """One statement of those who compare the tables with the directory."""
         return await self._run(statement, *values)
 
-    async def insert_entry(self, row: EntryRow) -> None:
-        """Add an entry; one of that id stays as it is."""
-        entry = row.entry
-        await self._run(
-            "INSERT INTO dict_entries (id, status, key_type, key_value, request_id, cid, problem, document, updated_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-            *(row.id, row.status, entry.key_type, entry.key or "", row.request_id, row.cid, row.problem),
-            _text(entry),
-            _now(),
-        )
-
-    async def store_entry(self, id: str, entry: Entry, cid: str) -> None:
-        """An entry as the directory has it: it is active."""
-        await self._run(
-            "UPDATE dict_entries SET status = ?, key_value = ?, cid = ?, problem = '', document = ?, updated_at = ?"
-            " WHERE id = ?",
-            *(str(EntryStatus.ACTIVE), entry.key or "", cid, _text(entry), _now(), id),
-        )
-
-    async def set_entry_status(self, id: str, status: str, problem: str = "") -> None:
-        """Another status, and why."""
-        sql = "UPDATE dict_entries SET status = ?, problem = ?, updated_at = ? WHERE id = ?"
-        await self._run(sql, status, problem, _now(), id)
+    @asynccontextmanager
+    async def change(self) -> AsyncIterator[ChangedTables]:
+        """Writes that are durable together, at the end of the block."""
+        await self.prepare()
+        async with self._database.transaction() as transaction:
+            yield ChangedTables(transaction)
 
     async def entry(self, id: str) -> EntryRow | None:
         """One entry."""
@@ -94,18 +199,20 @@ class KeyTables:
         sql = f"SELECT {_ENTRY} FROM dict_entries WHERE key_value = ? AND status = 'ACTIVE'"  # noqa: S608
         return _entry(await self._run(sql, key))
 
-    async def insert_claim(self, row: ClaimRow) -> None:
-        """Add a claim; one of that id stays as it is."""
-        await self._run(
-            f"INSERT INTO dict_claims ({_CLAIM}, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
-            " ON CONFLICT (id) DO NOTHING",
-            *(row.id, row.side, row.status, row.key, row.directory_id, row.problem, _now()),
+    async def entry_of_key(self, key: str) -> EntryRow | None:
+        """The entry that a key has, or is about to have: the active one first."""
+        sql = (
+            f"SELECT {_ENTRY} FROM dict_entries WHERE key_value = ? AND status IN ('ACTIVE', 'DELETING', 'PENDING')"  # noqa: S608
+            " ORDER BY status, created_at DESC LIMIT 1"
         )
+        return _entry(await self._run(sql, key))
 
-    async def set_claim(self, id: str, status: str, directory_id: str, problem: str = "") -> None:
-        """How a claim is now."""
-        sql = "UPDATE dict_claims SET status = ?, directory_id = ?, problem = ?, updated_at = ? WHERE id = ?"
-        await self._run(sql, status, directory_id, problem, _now(), id)
+    async def entries(
+        self, *, status: str = "", key_type: str = "", before: tuple[datetime, str] | None = None, limit: int = 50
+    ) -> list[EntryRow]:
+        """The newest first. `before`: the time and id of the last one that is known."""
+        found = await self._listed(_ENTRY, "dict_entries", {"status": status, "key_type": key_type}, before, limit)
+        return [_entry([row]) for row in found]  # type: ignore[misc]
 
     async def claim(self, id: str) -> ClaimRow | None:
         """One claim."""
@@ -116,13 +223,47 @@ class KeyTables:
         sql = f"SELECT {_CLAIM} FROM dict_claims WHERE directory_id = ? AND side = ?"  # noqa: S608
         return _claim(await self._run(sql, directory_id, side))
 
+    async def claims(
+        self,
+        *,
+        status: str = "",
+        side: str = "",
+        key: str = "",
+        before: tuple[datetime, str] | None = None,
+        limit: int = 50,
+    ) -> list[ClaimRow]:
+        """The newest first, as of entries."""
+        wanted = {"status": status, "side": side, "key_value": key}
+        return [_claim([row]) for row in await self._listed(_CLAIM, "dict_claims", wanted, before, limit)]  # type: ignore[misc]
+
+    async def _listed(
+        self, columns: str, table: str, wanted: dict[str, str], before: tuple[datetime, str] | None, limit: int
+    ) -> Rows:
+        tests = [f"{name} = ?" for name, value in wanted.items() if value]
+        values: list[Any] = [value for value in wanted.values() if value]
+        if before is not None:
+            tests.append("(created_at < ? OR created_at = ? AND id < ?)")
+            values += [before[0], before[0], before[1]]
+        where = f" WHERE {' AND '.join(tests)}" if tests else ""
+        sql = f"SELECT {columns} FROM {table}{where} ORDER BY created_at DESC, id DESC LIMIT {int(limit)}"  # noqa: S608
+        return await self._run(sql, *values)
+
+    async def outcomes(self, table: Literal["dict_entries", "dict_claims"], ids: Sequence[str]) -> list[Outcome]:
+        """Those of the last requests of these rows, as far as they are known."""
+        found: list[Outcome] = []
+        for place in range(0, len(ids), _MOST):
+            some = ids[place : place + _MOST]
+            marks = ", ".join("?" * len(some))
+            sql = f"SELECT outcome FROM {table} WHERE outcome <> '' AND id IN ({marks})"  # noqa: S608
+            found += [json.decode(row["outcome"], type=Outcome) for row in await self._run(sql, *some)]
+        return found
+
     async def polled_until(self, name: str) -> datetime | None:
         """How far the changes of a list are known."""
         rows = await self._run("SELECT until FROM dict_polls WHERE name = ?", name)
         if not rows:
             return None
-        found = rows[0]["until"]
-        return found if isinstance(found, datetime) else datetime.fromisoformat(found)
+        return _moment(rows[0]["until"])
 
     async def set_polled_until(self, name: str, until: datetime) -> None:
         """Keep it."""
@@ -130,20 +271,37 @@ class KeyTables:
         await self._run(sql, name, until)
 
 
-def _text(entry: Entry) -> str:
-    return json.encode(entry).decode()
+def _text(value: Struct | None) -> str:
+    return "" if value is None else json.encode(value).decode()
 
 
 def _now() -> datetime:
     return as_datetime(SystemClock().now())
 
 
-def _entry(rows: list[dict[str, Any]]) -> EntryRow | None:
+def _moment(value: datetime | str | None) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
+def _common(row: dict[str, Any]) -> dict[str, Any]:
+    outcome = row.pop("outcome")
+    row["outcome"] = json.decode(outcome, type=Outcome) if outcome else None
+    row["created_at"] = _moment(row["created_at"])
+    return row
+
+
+def _entry(rows: Rows) -> EntryRow | None:
     if not rows:
         return None
-    row = rows[0]
+    row = _common(rows[0])
     return EntryRow(entry=json.decode(row.pop("document"), type=Entry), **row)
 
 
-def _claim(rows: list[dict[str, Any]]) -> ClaimRow | None:
-    return ClaimRow(key=rows[0].pop("key_value"), **rows[0]) if rows else None
+def _claim(rows: Rows) -> ClaimRow | None:
+    if not rows:
+        return None
+    row = _common(rows[0])
+    document = row.pop("document")
+    claim = json.decode(document, type=Claim) if document else None
+    row["expires_at"] = _moment(row["expires_at"])
+    return ClaimRow(key=row.pop("key_value"), claim=claim, **row)

@@ -1,0 +1,262 @@
+"""What core does, without HTTP: a row and its message in one transaction, and the wait for how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID, uuid5
+
+from batuta import Batuta, BreakerOpen
+from batuta.bus import Message
+from batuta.ids import new_secret
+from batuta.resilience import EdgeLimit, breaker
+from batuta.resilience.degradation import AWAY, Reading, read_from
+from batuta.resilience.idempotency import FastAnswers, Idempotency
+from pixdict.bridge.calls import BREAKER
+from pixdict.connect.keys import EntryChange, EntryStatus, KeyTables, NewClaim, NewEntry
+from pixdict.connect.keys.models import Asked, ClaimAct, ClaimRow, EntryRow, How, Outcome
+from pixdict.connect.keys.requests import (
+    REQUESTS,
+    ActOnClaim,
+    CreateClaim,
+    CreateEntry,
+    DeleteEntry,
+    Request,
+    Response,
+    UpdateEntry,
+    type_of,
+)
+from pixdict.connect.keys.tables import ChangedTables
+from pixdict.core.outcomes import CIRCUIT_OPEN, KEY_CONFLICT, refused
+from pixdict.core.settings import CoreSettings
+from pixdict.core.views import run_of
+from pixdict.core.waiting import Table, Waiters
+from pixdict.dict.claims import Claim, Role
+from pixdict.dict.entries import Entry
+from pixdict.dict.keys import normalised_key
+from pixdict.errors import DatabaseTimeout, InvalidArgument
+
+log = logging.getLogger("pixdict.core")
+
+_IDS = UUID("6ef3c0a2-6a2c-4d0e-9d53-3c1c5f0a9f27")
+"""The namespace of ids that are made from idempotency keys."""
+
+
+class Core:
+    """One participant's. `client` is open; `tables` lie in the database of its store."""
+
+    def __init__(
+        self,
+        client: Batuta,
+        tables: KeyTables,
+        settings: CoreSettings,
+        *,
+        replica: KeyTables | None = None,
+        answers: FastAnswers | None = None,
+    ) -> None:
+        """`replica`: where entries and claims are read while the database is away. `answers`: a faster look at answers
+        to idempotency keys, as of `batuta.resilience.idempotency.Idempotency`."""
+        self.client, self.tables, self.settings = client, tables, settings
+        self.waiters = Waiters(tables, settings.poll)
+        self.once = Idempotency(
+            client.namespace.requests, lock=settings.lock, keep=settings.keep, wait=settings.wait + 5, answers=answers
+        )
+        self._breaker = breaker(BREAKER, watch=True, on_refusal="fail")
+        self._limits = {
+            operation: EdgeLimit(client, f"core.{operation}", rates=list(rates))
+            for operation, rates in settings.limits.items()
+        }
+        self._read_entry = _reader(self._entry_of, tables, replica)
+        self._read_entries = _reader(KeyTables.entries, tables, replica)
+        self._read_claim = _reader(KeyTables.claim, tables, replica)
+        self._read_claims = _reader(KeyTables.claims, tables, replica)
+
+    async def close(self) -> None:
+        """Nobody waits any more."""
+        await self.waiters.close()
+
+    # -- what may be asked
+
+    async def admit(self, operation: str) -> None:
+        """Count a request of the participant. Raises LimitReached, with the seconds to wait."""
+        if (limit := self._limits.get(operation)) is not None:
+            await limit.admit(ispb=self.settings.participant, operation=operation)
+
+    async def check_breaker(self) -> None:
+        """Raises Refused, 503, while no call reaches the directory."""
+        try:
+            async with self.client.gates(self._breaker):
+                return
+        except BreakerOpen as error:
+            why = f"the directory does not answer, nothing was written: {error}"
+            raise refused(503, "circuit_open", why, CIRCUIT_OPEN, retry_after=error.retry_after) from error
+
+    # -- entries
+
+    def new_id(self, caller: str, key: str) -> str:
+        """Of an entry or claim. With an idempotency key the same one, also after a death of the process."""
+        return str(uuid5(_IDS, f"{caller}\0{key}") if key else UUID(bytes=new_secret(16), version=4))
+
+    async def create_entry(self, id: str, entry: Entry, reason: str, trace_id: str) -> Outcome | None:
+        """How the creation ended; None: it has not yet. An entry of that id which is there already is waited for.
+        Raises Refused when that is another one."""
+        asked = Asked(request=f"create-{id}", trace_id=trace_id)
+        request_id = UUID(bytes=new_secret(16), version=4)
+        row = EntryRow(
+            id=id, status=EntryStatus.PENDING, request_id=str(request_id), entry=entry, request=asked.request
+        )
+        new = NewEntry(id=id, entry=entry, reason=reason, request_id=request_id, asked=asked)
+
+        async def there() -> Outcome | None:
+            found = await self.tables.entry(id)
+            if found is not None and found.request == asked.request:
+                if found.status != EntryStatus.ACTIVE and found.entry != entry:
+                    raise _reused(id)
+                return found.outcome
+            return None if found is None else Outcome(request=asked.request, how=How.DONE, status=found.status)
+
+        return await self._ask("dict_entries", id, CreateEntry(new=new), lambda tables: tables.insert_entry(row), there)
+
+    async def change_entry(self, id: str, change: EntryChange | str, trace_id: str) -> Outcome | None:
+        """Update an entry, or delete it for that reason. Raises Refused."""
+        kind = "delete" if isinstance(change, str) else "update"
+        asked = Asked(request=f"{kind}-{new_secret(12).hex()}", trace_id=trace_id)
+        request: Request = (
+            DeleteEntry(id=id, reason=change, asked=asked)
+            if isinstance(change, str)
+            else UpdateEntry(id=id, change=change, asked=asked)
+        )
+
+        async def write(tables: ChangedTables) -> bool:
+            if await tables.ask_entry(id, asked.request) is None:
+                raise await self._cannot_change_entry(id)
+            return True
+
+        return await self._ask("dict_entries", id, request, write)
+
+    async def _cannot_change_entry(self, id: str) -> Exception:
+        row = await self.tables.entry(id)
+        if row is None:
+            return refused(404, "entry_not_found", f"there is no entry {id}")
+        if row.status == EntryStatus.ACTIVE:
+            return refused(409, "entry_busy", f"entry {id} is being changed: try again", retry_after=1)
+        return refused(409, "entry_not_active", f"entry {id} is {row.status}")
+
+    # -- claims
+
+    async def create_claim(self, id: str, claim: Claim, trace_id: str) -> Outcome | None:
+        """As `create_entry`."""
+        asked = Asked(request=f"claim-{id}", trace_id=trace_id)
+        row = ClaimRow(id=id, side=Role.CLAIMER, status="PENDING", key=claim.key, request=asked.request, claim=claim)
+        new = NewClaim(id=id, claim=claim, request_id=UUID(bytes=new_secret(16), version=4), asked=asked)
+
+        async def there() -> Outcome | None:
+            found = await self.tables.claim(id)
+            if found is not None and found.claim != claim:
+                raise _reused(id)
+            if found is None or found.request == asked.request:
+                return None if found is None else found.outcome
+            return Outcome(request=asked.request, how=How.DONE, status=found.status)
+
+        return await self._ask("dict_claims", id, CreateClaim(new=new), lambda tables: tables.insert_claim(row), there)
+
+    async def act_on_claim(self, row: ClaimRow, act: ClaimAct) -> Outcome | None:
+        """Confirm it, cancel it, or prove possession. Raises Refused."""
+
+        async def write(tables: ChangedTables) -> bool:
+            if await tables.ask_claim(row.id, act.asked.request) is None:
+                raise await self._cannot_act(row.id)
+            return True
+
+        return await self._ask("dict_claims", row.id, ActOnClaim(id=row.id, run=run_of(row), act=act), write)
+
+    async def _cannot_act(self, id: str) -> Exception:
+        row = await self.tables.claim(id)
+        if row is not None and row.status in ("OPEN", "WAITING_RESOLUTION", "CONFIRMED"):
+            return refused(409, "claim_busy", f"claim {id} is being changed: try again", retry_after=1)
+        return refused(409, "claim_operation_invalid", f"the claim is {'gone' if row is None else row.status}")
+
+    # -- asking
+
+    async def _ask(
+        self,
+        table: Table,
+        id: str,
+        request: Request,
+        write: Callable[[ChangedTables], Awaitable[bool]],
+        there: Callable[[], Awaitable[Outcome | None]] | None = None,
+    ) -> Outcome | None:
+        """Write our row and publish the request, in one transaction, then wait. When `write` says False the request
+        came before, and `there` knows its outcome, or None."""
+        message = {"key": id, "id": request.asked.request, "type": type_of(request)}
+        with self.waiters.expect(table, id, request.asked.request) as outcome:
+            async with self.tables.change() as tables:
+                if tables.connection is None:
+                    raise InvalidArgument("core needs its tables beside the store: open_database(url, client)")
+                is_new = await write(tables)
+                if is_new:
+                    await self.client.publish(REQUESTS, request, transaction=tables.connection, **message)
+            if not is_new and there is not None and (found := await there()) is not None:
+                return found
+            try:
+                async with asyncio.timeout(self.settings.wait):
+                    return await asyncio.shield(outcome)
+            except TimeoutError:
+                return None
+
+    async def take(self, message: Message[Response]) -> None:
+        """A response of connect."""
+        outcome = message.payload.outcome
+        if outcome.problem:
+            log.warning(
+                "%s %s: %s, %s (trace %s)",
+                *(message.payload.subject, message.payload.id, outcome.how, outcome.problem, outcome.trace_id),
+            )
+        self.waiters.tell(outcome)
+
+    # -- reading
+
+    async def entry(self, key: str) -> Reading[EntryRow | None]:
+        """By our id, or by the value of the key."""
+        found: Reading[EntryRow | None] = await self._read_entry(key)
+        return found
+
+    @staticmethod
+    async def _entry_of(tables: KeyTables, key: str) -> EntryRow | None:
+        return await tables.entry(key) or await tables.entry_of_key(normalised_key(key))
+
+    async def entries(self, **wanted: Any) -> Reading[list[EntryRow]]:
+        """The newest first."""
+        found: Reading[list[EntryRow]] = await self._read_entries(**wanted)
+        return found
+
+    async def claim(self, id: str) -> Reading[ClaimRow | None]:
+        """By our id."""
+        found: Reading[ClaimRow | None] = await self._read_claim(id)
+        return found
+
+    async def claims(self, **wanted: Any) -> Reading[list[ClaimRow]]:
+        """The newest first."""
+        found: Reading[list[ClaimRow]] = await self._read_claims(**wanted)
+        return found
+
+
+def _reused(id: str) -> Exception:
+    return refused(409, "idempotency_key_reused", f"the idempotency key was used for {id}", KEY_CONFLICT)
+
+
+def _reader(read: Callable[..., Awaitable[Any]], primary: KeyTables, replica: KeyTables | None) -> Any:
+    """Reads from the replica while the primary is away, if there is one."""
+
+    async def first(*args: Any, **wanted: Any) -> Any:
+        return await read(primary, *args, **wanted)
+
+    async def second(*args: Any, **wanted: Any) -> Any:
+        return await read(replica, *args, **wanted)
+
+    async def alone(*args: Any, **wanted: Any) -> Reading[Any]:
+        return Reading(value=await first(*args, **wanted), source="primary")
+
+    return alone if replica is None else read_from(first, second, errors=(*AWAY, DatabaseTimeout))

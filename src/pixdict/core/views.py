@@ -1,0 +1,221 @@
+"""The JSON of keys and claims: what comes in, and what goes out. Names of fields are those of document C."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from pixdict.connect.keys.models import ClaimRow, EntryRow
+from pixdict.dict.claims import POSSESSION_PERIOD, Claim, ClaimType, Role
+from pixdict.dict.entries import Account, Entry, Moment, Person
+
+Key = Annotated[str, Meta(max_length=200)] | None
+"""An idempotency key in a body."""
+
+
+class AccountBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An account of ours."""
+
+    participant: str
+    """The ISPB."""
+    branch: str | None = None
+    account_number: str
+    account_type: str
+    opening_date: Moment
+
+    def account(self) -> Account:
+        return Account(**{name: getattr(self, name) for name in self.__struct_fields__})
+
+    @classmethod
+    def of(cls, account: Account) -> AccountBody:
+        return cls(**{name: getattr(account, name) for name in account.__struct_fields__})
+
+
+class PersonBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A person (CPF) or a company (CNPJ)."""
+
+    type: str
+    tax_id_number: str
+    name: str
+    trade_name: str | None = None
+
+    def person(self) -> Person:
+        return Person(**{name: getattr(self, name) for name in self.__struct_fields__})
+
+    @classmethod
+    def of(cls, person: Person) -> PersonBody:
+        return cls(**{name: getattr(person, name) for name in person.__struct_fields__})
+
+
+class CreateKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key to create. The directory makes those of type EVP."""
+
+    key_type: str
+    key_value: str | None = None
+    account: AccountBody
+    owner: PersonBody
+    reason: str = "USER_REQUESTED"
+    idempotency_key: Key = None
+
+    def entry(self) -> Entry:
+        return Entry(
+            key=self.key_value, key_type=self.key_type, account=self.account.account(), owner=self.owner.person()
+        )
+
+
+class UpdateKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change of an entry."""
+
+    account: AccountBody | None = None
+    owner: PersonBody | None = None
+    reason: str = "USER_REQUESTED"
+    idempotency_key: Key = None
+
+
+class CreateClaimBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key of others to claim."""
+
+    type: str
+    key_type: str
+    key_value: str
+    account: AccountBody
+    claimer: PersonBody
+    idempotency_key: Key = None
+
+    def claim(self) -> Claim:
+        return Claim(
+            type=self.type,
+            key=self.key_value,
+            key_type=self.key_type,
+            claimer_account=self.account.account(),
+            claimer=self.claimer.person(),
+        )
+
+
+class ActBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to do to a claim."""
+
+    reason: str = "USER_REQUESTED"
+    idempotency_key: Key = None
+
+
+class EntryAnswer(Struct, frozen=True, kw_only=True):
+    """What became of a request for an entry."""
+
+    entry_id: str
+    status: str
+
+
+class ClaimAnswer(Struct, frozen=True, kw_only=True):
+    """What became of a request for a claim."""
+
+    claim_id: str
+    status: str
+
+
+class EntryView(Struct, frozen=True, kw_only=True):
+    """An entry of ours."""
+
+    id: str
+    key_type: str
+    key_value: str
+    account_ispb: str
+    account_number: str
+    status: str
+    created_at: datetime
+    account: AccountBody
+    owner: PersonBody
+    cid: str = ""
+    problem: str = ""
+    """Why it failed, or why the last request for it did."""
+
+    @classmethod
+    def of(cls, row: EntryRow) -> EntryView:
+        entry = row.entry
+        return cls(
+            id=row.id,
+            key_type=entry.key_type,
+            key_value=entry.key or "",
+            account_ispb=entry.account.participant,
+            account_number=entry.account.account_number,
+            status=row.status,
+            created_at=row.created_at or entry.account.opening_date,
+            account=AccountBody.of(entry.account),
+            owner=PersonBody.of(entry.owner),
+            cid=row.cid,
+            problem=row.problem,
+        )
+
+
+class EntryList(Struct, frozen=True, kw_only=True):
+    """Entries, the newest first."""
+
+    keys: list[EntryView]
+    cursor: str | None
+    """Gets the next page; null: that was the last."""
+
+
+class ClaimView(Struct, frozen=True, kw_only=True):
+    """A claim of either side."""
+
+    id: str
+    external_id: str
+    """The directory's."""
+    workflow_id: str
+    entry_id: str | None
+    """Ours, if we have or had the key."""
+    side: str
+    type: str
+    key_type: str
+    key_value: str
+    claimer_ispb: str
+    owner_ispb: str
+    """"": the directory has not said it yet."""
+    status: str
+    expires_at: datetime | None
+    completion_period_days: int | None
+    created_at: datetime | None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, row: ClaimRow, entry_id: str | None) -> ClaimView:
+        claim = row.claim
+        ownership = claim is not None and claim.type == ClaimType.OWNERSHIP
+        return cls(
+            id=row.id,
+            external_id=row.directory_id,
+            workflow_id=run_of(row),
+            entry_id=entry_id,
+            side=row.side,
+            type="" if claim is None else claim.type,
+            key_type="" if claim is None else claim.key_type,
+            key_value=row.key,
+            claimer_ispb="" if claim is None else claim.claimer_account.participant,
+            owner_ispb=row.donor,
+            status=row.status,
+            expires_at=row.expires_at,
+            completion_period_days=POSSESSION_PERIOD.days if ownership else None,
+            created_at=row.created_at,
+            problem=row.problem,
+        )
+
+
+class ClaimList(Struct, frozen=True, kw_only=True):
+    """Claims, the newest first."""
+
+    claims: list[ClaimView]
+    cursor: str | None
+
+
+def run_of(row: ClaimRow) -> str:
+    """The id of the run that a claim is."""
+    return f"answer-{row.directory_id}" if row.side == Role.DONOR else f"claim-{row.id}"
+
+
+def cursor_of(rows: list[Any], limit: int) -> str | None:
+    """Where the next page begins. There is one when this one is full."""
+    if len(rows) < limit or rows[-1].created_at is None:
+        return None
+    return f"{rows[-1].created_at.isoformat()}|{rows[-1].id}"
