@@ -104,7 +104,7 @@ class Keys:
 
     async def get(self, call: Call) -> Answer:
         """By our id, or by the value of the key."""
-        await self._core.admit("GetEntry")
+        await self._core.admit_read()
         found: Reading[EntryRow | None] = await self._core.entry(call.id)
         if found.value is None:
             raise refused(404, "entry_not_found", "there is no entry of that id or key")

@@ -10,6 +10,7 @@ from uuid import UUID, uuid5
 
 from batuta import Batuta, BreakerOpen
 from batuta.bus import Message
+from batuta.errors import StoreUnavailable
 from batuta.ids import new_secret
 from batuta.resilience import EdgeLimit, breaker
 from batuta.resilience.degradation import AWAY, Reading, read_from
@@ -40,6 +41,8 @@ from pixdict.errors import DatabaseTimeout, InvalidArgument
 
 log = logging.getLogger("pixdict.core")
 
+_PATIENCE = 1.0
+"""Seconds for which a read waits to be counted."""
 _IDS = UUID("6ef3c0a2-6a2c-4d0e-9d53-3c1c5f0a9f27")
 """The namespace of ids that are made from idempotency keys."""
 
@@ -83,6 +86,14 @@ class Core:
         """Count a request of the participant. Raises LimitReached, with the seconds to wait."""
         if (limit := self._limits.get(operation)) is not None:
             await limit.admit(ispb=self.settings.participant, operation=operation)
+
+    async def admit_read(self) -> None:
+        """As `admit`, for reads: while the store is away, where the limit is counted, they go on without it."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self.admit("GetEntry")
+        except (TimeoutError, StoreUnavailable) as error:
+            log.warning("degraded: a read is not counted, the store is away: %s", error)
 
     async def check_breaker(self) -> None:
         """Raises Refused, 503, while no call reaches the directory."""

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from batuta.authoring.client.api_keys import ApiKey
 from batuta.client import Batuta
 from batuta.clock import SECOND, Clock, SystemClock
+from batuta.errors import StoreUnavailable
 from batuta.journal.server.api_keys import digest_of
 from batuta.journal.server.documents import ENDED_SESSIONS
 from batuta.server.access.check import AccessCheck, Admission, Loopback
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 class Known(OrderedDict[str, tuple[float, T]]):
-    """What was found a moment ago. Bounded."""
+    """What was found a moment ago. Bounded. While the store is away, where nothing can be revoked either, it stays."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -42,7 +43,13 @@ class Known(OrderedDict[str, tuple[float, T]]):
     async def find(self, name: str, look: Callable[[], Awaitable[T]]) -> T:
         found, moment = self.get(name), self._clock.monotonic()
         if found is None or moment - found[0] > KNOWN_SECONDS:
-            found = self[name] = (moment, await look())
+            try:
+                looked = await look()
+            except StoreUnavailable:
+                if found is None:
+                    raise
+                looked = found[1]
+            found = self[name] = (moment, looked)
             self.move_to_end(name)
             while len(self) > _KEPT:
                 self.popitem(last=False)
