@@ -279,3 +279,22 @@ async def test_the_least_recently_used_values_leave_a_full_memory() -> None:
     info = await backend.info()
     assert info.memory_used <= 5_000
     assert info.evicted > 50
+
+
+async def test_a_value_may_say_itself_how_long_it_is_used() -> None:
+    clock = ManualClock()
+    backend = MemoryCache(clock=clock)
+    numbers = Entity(Cache(backend, clock=clock), "test:n:{id}", int, lifetime=100, early=0, lifetime_of=float)
+
+    for value in (10, 500, 0, -3):
+
+        async def load(value: int = value) -> int:
+            return value
+
+        assert await numbers.get_or_load(load, id=str(value)) == value
+    lives = {key: round(end - clock.monotonic()) for key, (_, end) in backend._found.items()}
+    assert lives == {"test:n:10": 10, "test:n:500": 100}
+    await numbers.put(20, id="10")
+    assert (await backend.get_with_lifetime("test:n:10") or (b"", 0))[1] == 20
+    await numbers.put(0, id="10")
+    assert await backend.get("test:n:10") is None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batuta.cache import Cache, Entity, RedisCache, RedisOptions, open_cache
+from batuta.cache import Cache, Entity, MemberSet, RedisCache, RedisOptions, open_cache
 from batuta.errors import InvalidInput, InvalidURL
 from batuta.testing.valkey import ValkeyServer
 from tests.cache.until import until
@@ -293,3 +293,22 @@ async def test_the_password_comes_from_the_environment_and_is_shown_nowhere(
     backend = await RedisCache.connect(server.url, HASTY)
     assert server.password not in repr(backend)
     await backend.close()
+
+
+async def test_a_set_whose_change_failed_is_taken_for_missing_until_it_is_deleted(server: ValkeyServer) -> None:
+    async with await hasty(server.url) as cache:
+        claims = MemberSet(cache, "test:claims:{id}", lifetime=60)
+        await claims.add("a", id=1)
+        server.freeze()
+        for _ in range(3):
+            await claims.add("b", id=1)
+        server.thaw()
+
+        async def works() -> bool:
+            await claims.members(id=2)
+            return cache.available
+
+        await until(works)
+        assert await claims.members(id=1) == set()
+        await claims.add("c", id=1)
+        assert await claims.members(id=1) == {"c"}

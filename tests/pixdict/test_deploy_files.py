@@ -6,6 +6,7 @@ import re
 from prometheus_client import CollectorRegistry
 
 from batuta.metrics import GAUGES, METRICS
+from pixdict.caches import claims, entries, lookups
 from pixdict.connect.monitor.metrics import MONITOR_METRICS, MonitorMetrics
 from pixdict.connect.reconciliation import ReconciliationMetrics
 from tests.architecture.source import ROOT
@@ -72,3 +73,18 @@ def test_every_alert_is_in_the_runbook_and_has_a_unit_test():
     assert re.findall(r"^## `(Dict\w+)`", runbook, re.MULTILINE) == alerts
     fired = (DEPLOY / "prometheus" / "pixdict_test.yml").read_text().split("exp_alerts")
     assert {re.findall(r"alertname: (\w+)", part)[-1] for part in fired[:-1]} == set(alerts)
+
+
+# covers C-10
+def test_hits_and_times_of_every_cached_entity_are_shown_and_watched():
+    board = json.loads((DEPLOY / "grafana" / "pixdict.json").read_text())
+    shown = " ".join(target["expr"] for panel in board["panels"] for target in panel.get("targets", []))
+    chosen = {text.replace("\\", "") for text in re.findall(r'batuta_cache_\w+\{entity=~"([^"]+)"', shown)}
+    assert chosen, "no panel shows caches"
+    for key in (entries.BY_ID, entries.BY_KEY, claims.BY_ID, claims.STATUS, claims.OF_ENTRY, lookups.BY_KEY):
+        entity = ":".join(part for part in key.split(":") if not part.startswith("{"))
+        assert all(re.fullmatch(pattern, entity) for pattern in chosen), entity
+    alerts = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    low = alerts.partition("- alert: BatutaCacheHitsLow")[2].partition("- alert:")[0]
+    assert "sum by (entity)" in low
+    assert "entity=" not in low, "it must watch every entity"
