@@ -106,6 +106,7 @@ ELSEWHERE: Final = {
     "W2-served": "bench.served:served",
     "bridge": "bench.bridge:bridge",
     "bus": "bench.bus:bus",
+    "cache": "bench.cache:cache",
     "idempotent": "bench.idempotent:idempotent",
     "W2-gates": "bench.gates:gates",
     "W5": "bench.asleep:asleep",

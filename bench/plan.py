@@ -112,8 +112,9 @@ def _around(full: bool) -> Group:
     once = Part("idempotent", "batuta", seconds=4.0, rounds=1)
     bridge = Part("bridge", "batuta", seconds=16.0, rounds=1, stores=("sqlite",))
     bus = Part("bus", "batuta", runs=400, rounds=1)
+    cache = Part("cache", "batuta", seconds=4.0, rounds=1, stores=("sqlite",))
     gates = Part("W2-gates", "batuta", steps=5, seconds=4.0, rounds=1)
-    parts = (around, served, once, gates, bridge, bus)
+    parts = (around, served, once, gates, bridge, bus, cache)
     return (*parts, Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1)) if full else parts
 
 

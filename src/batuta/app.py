@@ -53,13 +53,13 @@ class App(Struct, frozen=True, kw_only=True):
         workflows = [value for value in found.values() if isinstance(value, Workflow)]
         activities = [value for value in found.values() if isinstance(value, Activity) and not isinstance(value, Job)]
         jobs = [value for value in found.values() if isinstance(value, Job)]
-        if not found:
+        subscriptions = {id(value): value for value in vars(module).values() if isinstance(value, Subscription)}
+        if not found and not subscriptions:
             raise InvalidInput(
-                f"module {module.__name__!r} has no @workflow, @activity or @job at its top: "
+                f"module {module.__name__!r} has no @workflow, @activity, @job or subscription at its top: "
                 f"name another module, or MODULE:ATTR where ATTR is a batuta.App"
             )
         schedules = {id(value): value for value in vars(module).values() if isinstance(value, Schedule)}
-        subscriptions = {id(value): value for value in vars(module).values() if isinstance(value, Subscription)}
         return cls(
             workflows=workflows,
             activities=_without_twins(activities),

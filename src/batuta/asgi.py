@@ -101,8 +101,11 @@ def _opening(
                 jobs=worker.jobs,
                 queues=worker.queues,
                 schedules=worker.schedules,
+                on_dead_letter=worker.on_dead_letter,
                 retention=worker.retention,
                 middleware=worker.middleware,
+                webhooks=worker.webhooks,
+                subscriptions=worker.subscriptions,
                 **settings,
             ):
                 yield client

@@ -41,7 +41,7 @@ from batuta.authoring.services import Backend
 from batuta.bus.broker import Broker
 from batuta.bus.relay import Relay
 from batuta.bus.subscriptions import Subscription
-from batuta.bus.worker import delivery_jobs, with_deliveries
+from batuta.bus.worker import DeliveringWorker, delivery_jobs
 from batuta.clock import SECOND
 from batuta.errors import LONGEST_WORDS, ActivityFailed, InvalidInput, MatchesEverything
 from batuta.ids import RunId, new_run_id
@@ -466,7 +466,7 @@ class Batuta:
         relay = None if self._broker is None else Relay(self._backend, self._broker)
         relaying = [] if relay is None else relay.jobs()
         settings = {"bus": self._settings.bus} | settings
-        worker = self._backend.worker(
+        worker: Any = self._backend.worker(
             workflows,
             [*activities, *jobs, *self._deliverers(webhooks), *deliveries.values(), *relaying],
             queues,
@@ -477,8 +477,9 @@ class Batuta:
             **settings,
         )
         if not subscriptions and relay is None:
-            return worker
-        return with_deliveries(
+            found: AbstractAsyncContextManager[Any] = worker
+            return found
+        return DeliveringWorker(
             worker, self._backend, subscriptions, deliveries, self._settings.bus_keep, relay, self._broker
         )
 

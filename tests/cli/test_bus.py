@@ -3,9 +3,11 @@
 import asyncio
 import json
 
+import pytest
+
 from batuta import connect, job
 from batuta.bus import Message, subscribe
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Spawn, wait_for
 
 
 @job
@@ -42,3 +44,22 @@ def test_what_cannot_be_published_is_named(cli: Cli, sqlite_url: str) -> None:
     wrong = cli("bus", "publish", "orders", "1", "--key", "k" * 251)
     assert wrong.exit_code == 2
     assert "250 printable characters" in wrong.stderr
+
+
+@pytest.mark.parametrize("target", ["tests.cli.listening", "tests.cli.listening:APP"])
+def test_a_worker_delivers_to_the_subscriptions_of_a_module_or_app(cli: Cli, spawn: Spawn, target: str) -> None:
+    spawn("worker", "--app", target)
+
+    def caught_up() -> bool:
+        result = cli("bus", "lag", "--json")
+        found = json.loads(result.stdout)["subscriptions"] if result.exit_code == 0 else []
+        return [(one["name"], one["waiting"] + one["running"]) for one in found] == [("greet", 0)]
+
+    wait_for(caught_up, "the subscription")
+    cli("bus", "publish", "people", '"Ann"', "--id", "17")
+
+    def delivered() -> bool:
+        result = cli("runs", "show", "bus:greet:17", "--json")
+        return result.exit_code == 0 and json.loads(result.stdout)["state"] == "completed"
+
+    wait_for(delivered, "the delivery")

@@ -251,6 +251,8 @@ async def test_410_disables_an_endpoint_at_once(client: Batuta, receiver: Receiv
         await handle.result()
     shown = await client.webhooks.get(made.id)
     assert (shown.enabled, "410" in shown.reason) == (False, True)
+    rows = [row for row in (await client.audit()).rows if row.verb == "change webhook"]
+    assert [(row.target, row.reason, row.after) for row in rows] == [(made.id, shown.reason, {"enabled": False})]
     assert await client.webhooks.send("a", 2) == []
     receiver.usual = 200
     assert (await client.webhooks.enable(made.id)).reason == ""

@@ -19,6 +19,7 @@ from batuta.authoring.jobs import Job
 from batuta.authoring.services import Backend
 from batuta.clock import SECOND
 from batuta.errors import BatutaError, StoreUnavailable
+from batuta.ids import RunId
 from batuta.journal.bus.messages import DELIVERY, Begun, Delivery
 from batuta.journal.codec_envelope import is_coded
 from batuta.journal.records import Hint
@@ -30,6 +31,7 @@ LIMIT = 500
 """Messages of a turn."""
 _LONGEST_REST = 0.05
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_MOST_OPEN = 20_000
 _PRUNE_EVERY, _PRUNED = 60.0, 1_000
 _TRACE = "traceparent"
 
@@ -52,6 +54,8 @@ class Deliveries:
         self._store, self._poll = backend.bus.store, backend.bus.poll_seconds
         self._names = list(jobs)
         self._news = asyncio.Event()
+        self._open: set[RunId] = set()
+        """Runs that this worker has begun, and whose ends it has not heard of."""
         self._pruned_at = time.monotonic()
         self._said: set[str] = set()
 
@@ -82,6 +86,7 @@ class Deliveries:
         self._news.clear()
         turn = await self._store.bus_turn(self._names, begun, LIMIT)
         found = await self._begin(turn.deliveries)
+        self._remember(found)
         if not found and not turn.more:
             # Ends of runs come in bursts: as much time again goes to all else.
             await asyncio.sleep(min(time.monotonic() - started, _LONGEST_REST))
@@ -131,8 +136,17 @@ class Deliveries:
             headers=headers,
         )
 
+    def _remember(self, begun: Sequence[Begun]) -> None:
+        if len(self._open) > _MOST_OPEN:  # of many ends there is one hint, which names none
+            self._open.clear()
+        self._open.update(one.run_id for one in begun)
+
     def _hear(self, hint: Hint) -> None:
-        if hint.bus or hint.closed is None or hint.closed:
+        """Ends of other runs are no news. Those that another worker has begun are found by looking at times; a store
+        in memory, where nobody does, tells of each."""
+        closed = hint.closed
+        if hint.bus or closed is None or (closed and self._poll is None) or not self._open.isdisjoint(closed):
+            self._open.difference_update(closed or ())
             self._news.set()
 
     async def _rest(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from batuta.authoring.jobs import Job
 from batuta.authoring.services import Backend
@@ -13,6 +14,7 @@ from batuta.bus.broker import Broker
 from batuta.bus.deliveries import Deliveries
 from batuta.bus.relay import Consumer, Relay
 from batuta.bus.subscriptions import Client, Subscription
+from batuta.durations import Duration
 from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.journal.bus.messages import SubscriptionRow
 
@@ -34,37 +36,72 @@ def delivery_jobs(subscriptions: Sequence[Subscription], client: Client) -> dict
     return found
 
 
-@asynccontextmanager
-async def with_deliveries(
-    worker: AbstractAsyncContextManager[Any],
-    backend: Backend,
-    subscriptions: Sequence[Subscription],
-    jobs: dict[str, Job[..., Any]],
-    keep: float,
-    relay: Relay | None = None,
-    broker: Broker | None = None,
-) -> AsyncIterator[Any]:
-    """The worker, and beside it what turns messages into its jobs."""
-    for one in subscriptions:
-        await put_subscription(backend, one, "" if broker is None else broker.name)
-    consumers = [] if broker is None else [Consumer(backend, broker, one) for one in subscriptions]
-    works: list[Work] = [one.run for one in consumers]
-    if subscriptions:
-        works.append(Deliveries(backend, jobs, {one.name: one.topic for one in subscriptions}, keep).run)
-    if relay is not None:
-        works.append(relay.run)
-    async with worker as entered:
-        tasks = [asyncio.create_task(work(), name="batuta-bus") for work in works]
+class Worker(Protocol):
+    """What is needed of a worker."""
+
+    async def start(self) -> None: ...
+    async def stop(self, grace: Duration | None = None) -> None: ...
+
+
+class DeliveringWorker:
+    """A worker, and beside it what turns messages into its jobs."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        backend: Backend,
+        subscriptions: Sequence[Subscription],
+        jobs: dict[str, Job[..., Any]],
+        keep: float,
+        relay: Relay | None = None,
+        broker: Broker | None = None,
+    ) -> None:
+        self._worker, self._backend, self._subscriptions = worker, backend, subscriptions
+        self._via = "" if broker is None else broker.name
+        self._consumers = [] if broker is None else [Consumer(backend, broker, one) for one in subscriptions]
+        self._works: list[Work] = [one.run for one in self._consumers]
+        if subscriptions:
+            self._works.append(Deliveries(backend, jobs, {one.name: one.topic for one in subscriptions}, keep).run)
+        if relay is not None:
+            self._works.append(relay.run)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Subscribe and begin to work. Raises InvalidInput when another subscription has a name of these."""
+        for one in self._subscriptions:
+            await put_subscription(self._backend, one, self._via)
+        await self._worker.start()
+        self._tasks = [asyncio.create_task(work(), name="batuta-bus") for work in self._works]
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_BEGIN):
-                    for consumer in consumers:
+                    for consumer in self._consumers:
                         await consumer.begun.wait()
-            yield entered
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self, grace: Duration | None = None) -> None:
+        """Begin no delivery any more, and stop as a worker does."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._worker.stop(grace)
+
+    async def run(self) -> None:
+        """Work until the task is cancelled."""
+        async with self:
+            await asyncio.Event().wait()
 
 
 async def put_subscription(backend: Backend, one: Subscription, via: str) -> None:

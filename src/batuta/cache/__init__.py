@@ -17,7 +17,7 @@ from batuta.cache.memory import MemoryCache
 from batuta.cache.redis import RedisCache, RedisOptions
 from batuta.cache.windows import WindowCounter
 from batuta.clock import Clock
-from batuta.durations import Duration
+from batuta.durations import Duration, in_seconds
 
 __all__ = [
     "Cache",
@@ -47,5 +47,8 @@ async def open_cache(
 
     A Redis that is away is no error: the cache is empty until it comes back. Raises InvalidURL, MissingExtra.
     """
-    backend: CacheBackend = MemoryCache(clock=clock) if url == "memory://" else await RedisCache.connect(url, options)
+    if url == "memory://":
+        return Cache(MemoryCache(clock=clock), timeout=timeout, observer=observer, clock=clock)
+    chosen = options or RedisOptions()
+    backend = await RedisCache.connect(url, chosen, bounded=in_seconds(timeout) <= chosen.read_timeout)
     return Cache(backend, timeout=timeout, observer=observer, clock=clock)

@@ -77,9 +77,11 @@ class RedisCache:
     The password stands in the URL, in `BATUTA_REDIS_PASSWORD`, or in the file that `BATUTA_REDIS_PASSWORD_FILE` names.
     """
 
-    def __init__(self, client: Redis | RedisCluster, options: RedisOptions, where: str) -> None:
+    def __init__(
+        self, client: Redis | RedisCluster, options: RedisOptions, where: str, *, bounded: bool = False
+    ) -> None:
         self._client: Any = client
-        self._options = options
+        self._options, self._bounded = options, bounded
         self._places = asyncio.Semaphore(options.pool_size)
         self.where = where
 
@@ -88,16 +90,23 @@ class RedisCache:
 
     @classmethod
     async def connect(
-        cls, url: str, options: RedisOptions | None = None, env: Mapping[str, str] | None = None
+        cls,
+        url: str,
+        options: RedisOptions | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        bounded: bool = False,
     ) -> RedisCache:
-        """Open connections. A Redis that is away now is used when it comes back. Raises InvalidURL, MissingExtra."""
+        """Open connections. A Redis that is away now is used when it comes back. `bounded`: callers bound the time of
+        values' operations themselves, which saves a timer for each. Raises InvalidURL, MissingExtra."""
         options = options or RedisOptions()
         address = _address(url)
         try:
             client = _client(address, options, _password(address, os.environ if env is None else env))
         except ImportError:
             raise MissingExtra("a cache in Redis", "redis") from None
-        found = cls(client, options, f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}")
+        where = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
+        found = cls(client, options, where, bounded=bounded)
         await found._open_idle()
         return found
 
@@ -173,11 +182,12 @@ class RedisCache:
     async def without_lifetime(self, limit: int) -> list[str]:
         found: list[str] = []
         scan = self._client.scan_iter(count=500)
-        while (key := await self._do(anext, scan, None)) is not None:
-            if await self._do(self._client.pttl, key) == -1:
-                found.append(key.decode(errors="replace"))
-                if len(found) >= limit:
+        while len(found) < limit:
+            async with asyncio.timeout(self._options.read_timeout):
+                if (key := await self._do(anext, scan, None)) is None:
                     break
+                if await self._do(self._client.pttl, key) == -1:
+                    found.append(key.decode(errors="replace"))
         return found
 
     async def close(self) -> None:
@@ -206,6 +216,8 @@ class RedisCache:
         else:
             await self._places.acquire()
         try:
+            if self._bounded:
+                return await command(*args, **options)
             async with asyncio.timeout(self._options.read_timeout):
                 return await command(*args, **options)
         finally:

@@ -16,7 +16,15 @@ _NAT64: Final = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
 # Ways to write an IPv4 address as IPv6 that no public server has as its own. Versions of Python differ about them.
 _TUNNELS: Final = tuple(map(ip_network, ("::/96", "2001::/32", "2002::/16", "fec0::/10", "5f00::/16", "3fff::/20")))
 # Public by registry, but never a stranger's server.
-_SPECIAL: Final = tuple(map(ip_network, ("192.88.99.0/24", "100.64.0.0/10", "192.0.0.0/24", "198.18.0.0/15")))
+_SPECIAL: Final = tuple(
+    map(
+        ip_network,
+        "192.88.99.0/24 100.64.0.0/10 192.0.0.0/24 198.18.0.0/15 192.31.196.0/24 192.52.193.0/24 192.175.48.0/24 "
+        "2620:4f:8000::/48".split(),
+    )
+)
+_ISATAP: Final = (0x00005EFE, 0x02005EFE)
+"""What stands before the IPv4 address, below any prefix of a network."""
 
 
 class AddressPolicy:
@@ -77,9 +85,12 @@ def unwrapped(address: Address) -> Address:
 def is_public(address: Address) -> bool:
     """Whether it is the address of a server on the public internet."""
     known = unwrapped(address)
-    if isinstance(known, IPv6Address) and (known in _NAT64[1] or any(known in network for network in _TUNNELS)):
-        return False
-    if isinstance(known, IPv4Address) and any(known in network for network in _SPECIAL):
+    if isinstance(known, IPv6Address):
+        if any(known in network for network in (_NAT64[1], *_TUNNELS)):
+            return False
+        if int(known) >> 32 & 0xFFFFFFFF in _ISATAP and not is_public(IPv4Address(int(known) & 0xFFFFFFFF)):
+            return False
+    if any(known in network for network in _SPECIAL):
         return False
     return known.is_global and not (known.is_multicast or known.is_reserved or known.is_unspecified)
 

@@ -311,21 +311,25 @@ class Webhooks:
     async def note(self, id: str, *, failed: bool, gone: bool = False) -> None:
         """How an attempt went. A store that is away is no reason to send a webhook twice."""
 
-        def rule(docs: PartnerDocs) -> PartnerChange[str]:
+        def noted(docs: PartnerDocs, disable: bool) -> PartnerChange[str]:
             if docs.doc is None:
                 return PartnerChange("")
             doc = decode_endpoint(id, docs.doc)
             was = doc.enabled
             changed = doc.noted(failed=failed, gone=gone, now=docs.now)
-            return PartnerChange(doc.reason if was and not doc.enabled else "", doc.encode() if changed else None)
+            disabled = doc.reason if was and not doc.enabled else ""
+            return PartnerChange(disabled, doc.encode() if changed and bool(disabled) == disable else None)
 
         try:
-            disabled = await self._do(id, rule, None)
+            why = await self._do(id, lambda docs: noted(docs, disable=False), None)
+            if why:  # once more, for the audit log
+                act = self._backend.act(Verb.CHANGE_WEBHOOK, why, after={"enabled": False})
+                why = await self._do(id, lambda docs: noted(docs, disable=True), act)
         except StoreError as error:
             log.warning("webhook endpoint %s: how an attempt went is not noted: %r", id, error)
             return
-        if disabled:
-            log.warning("webhook endpoint %s is disabled: %s", id, disabled)
+        if why:
+            log.warning("webhook endpoint %s is disabled: %s", id, why)
 
     # -- the store
 

@@ -134,15 +134,14 @@ SORTED = {
     "hasten",
     "list_retrying",
     "most_waiting",
-    "ready_deliveries",
     "schema_objects",
     "subscriptions",
     "topics",
 }
 """Children of one parent only: their index is in the order that its end needs. Groups by what nothing counts by: all
 letters are looked through. What waits in all queues, after the clock was set. The two rows at most of a quota.
-Open runs that try again. Of the bus: messages that one turn hands out, deliveries that are ready by subscription, and
-counts by topic. The objects of the file, once. Counts by state: a dozen rows."""
+Open runs that try again. Of the bus: messages that one turn hands out, and counts by topic. The objects of the file,
+once. Counts by state: a dozen rows."""
 WITHOUT_INDEX = {"create_migrations", "create_version"}
 
 

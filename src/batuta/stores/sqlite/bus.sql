@@ -67,18 +67,16 @@ ON CONFLICT (namespace, subscription, number) DO NOTHING;
 UPDATE bus_messages SET taken = 1 WHERE namespace = :namespace AND via = '' AND taken = 0 AND number <= :last;
 
 -- ready_deliveries --
-SELECT d.subscription, m.number, m.topic, m.id, m.key, m.body, m.at
-FROM (
-    SELECT r.subscription, r.number,
-           row_number() OVER (PARTITION BY r.subscription ORDER BY r.number) AS place
-    FROM bus_deliveries r
-    WHERE r.namespace = :namespace AND r.state = 1 AND r.subscription IN (SELECT value FROM json_each(:names))
-) d
-JOIN bus_messages m ON m.number = d.number AND m.namespace = :namespace
-WHERE d.place <= :room - (
+-- The first of one subscription, which leave it room for so many runs. In the order of the index.
+SELECT r.number FROM bus_deliveries r
+WHERE r.namespace = :namespace AND r.subscription = :subscription AND r.state = 1 ORDER BY r.number
+LIMIT max(0, min(:limit, :room - (
     SELECT count(*) FROM bus_deliveries o
-    WHERE o.namespace = :namespace AND o.subscription = d.subscription AND o.state = 2)
-ORDER BY m.number, d.subscription LIMIT :limit;
+    WHERE o.namespace = :namespace AND o.subscription = :subscription AND o.state = 2)));
+
+-- ready_delivery --
+SELECT :subscription, number, topic, id, key, body, at FROM bus_messages
+WHERE number = :number AND namespace = :namespace;
 
 -- unsent_messages --
 SELECT topic, id, key, body, subscription, via, number, at, taken FROM bus_messages

@@ -120,9 +120,9 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT b.number FROM batuta.bus_deliveries b
             WHERE b.namespace = ns AND b.subscription = s.name AND b.state = 1 ORDER BY b.number
-            LIMIT greatest(0, room - (
+            LIMIT greatest(0, least(most, room - (
                 SELECT count(*) FROM batuta.bus_deliveries o
-                WHERE o.namespace = ns AND o.subscription = s.name AND o.state = 2))
+                WHERE o.namespace = ns AND o.subscription = s.name AND o.state = 2)))
         ) d
         ORDER BY d.number, s.name LIMIT most
     ) r

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from msgspec import Struct, json, structs
+from msgspec import Struct, structs
 
 from batuta.journal.audit import Act, Changed
 from batuta.journal.bus.messages import (
@@ -97,7 +97,7 @@ class BusVerbs(ABC):
 
     async def bus_turn(self, names: Sequence[str], begun: Sequence[Begun], limit: int) -> BusTurn:
         shared: dict[str, Any] = {"namespace": self.namespace, "limit": limit, "room": WINDOW}
-        shared |= {"name": None, "taken": 0, "names": json.encode(list(names)).decode()}
+        shared |= {"name": None, "taken": 0}
         rows = [structs.asdict(row) | {"run_id": row.run_id.bytes} | shared for row in begun]
 
         def work(cursor: sqlite3.Cursor) -> BusTurn:
@@ -111,7 +111,7 @@ class BusVerbs(ABC):
                 fresh = shared | {"first": row[0], "last": row[1]}
                 cursor.execute(Q["hand_out"], fresh)
                 cursor.execute(Q["take_messages"], fresh)
-            return BusTurn(_structs(Delivery, cursor.execute(Q["ready_deliveries"], shared)), found == limit)
+            return BusTurn(_ready(cursor, names, shared), found == limit)
 
         return await self._writer.write(work, aside=limit > _MANY)
 
@@ -139,6 +139,22 @@ class BusVerbs(ABC):
     def _read_bus(self, kind: type[S], statement: str, **values: Any) -> list[S]:
         given = values | {"namespace": self.namespace}
         return self._readers.read(lambda connection: _structs(kind, connection.execute(Q[statement], given)))
+
+
+def _ready(cursor: sqlite3.Cursor, names: Sequence[str], shared: dict[str, Any]) -> list[Delivery]:
+    """The oldest deliveries of these subscriptions that are to become runs."""
+    found = [
+        (number, name)
+        for name in names
+        for (number,) in cursor.execute(Q["ready_deliveries"], shared | {"subscription": name})
+    ]
+    return [
+        delivery
+        for number, name in sorted(found)[: shared["limit"]]
+        for delivery in _structs(
+            Delivery, cursor.execute(Q["ready_delivery"], shared | {"subscription": name, "number": number})
+        )
+    ]
 
 
 def _structs(kind: type[S], rows: sqlite3.Cursor) -> list[S]:
