@@ -22,7 +22,7 @@ from batuta.journal.audit import Act, Verb
 from batuta.journal.codec_envelope import MARK, OLD_MARK
 from batuta.journal.entries import Entry
 from batuta.journal.marks import CODEC
-from batuta.journal.records import Message, MessageKind, NewRun, Output, OutputKind, Run
+from batuta.journal.records import Message, MessageKind, NewRun, Output, OutputKind, Run, Successor
 from batuta.journal.store import Store
 from batuta.stores.coded.key_rotation import Rotated, rotate
 from batuta.stores.coded.payloads import Payloads
@@ -190,6 +190,9 @@ class OldCoding(RecordCodec):
 
     def start_of(self, run_id: RunId, name: str, start: str) -> str:
         return self.payloads.encode(start, self.payloads.bound(run_id, "start"))
+
+    def successor(self, new: Successor) -> Successor:
+        return replace(new, start=self.start_of(new.run_id, new.name, new.start))
 
     def output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
         owner = chain_id if output.kind is OutputKind.ANSWER else run_id

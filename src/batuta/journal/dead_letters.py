@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from batuta.clock import as_datetime
 from batuta.ids import RunId
+from batuta.journal.codec_envelope import Payload
 from batuta.journal.records import LetterReason, NewLetter, RunKind
 
 
@@ -54,7 +55,7 @@ class DeadLetter(Struct, kw_only=True):
     reason: LetterReason
     error: str
     """The class of the error."""
-    message: str
+    message: Payload
     fingerprint: str
     """The same for errors of the same origin."""
     activity: str = ""

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, json
 
-from batuta.journal.codec_envelope import refuse_coded
+from batuta.journal.codec_envelope import Payload, refuse_coded
 from batuta.journal.failures import Failure
 
 
@@ -185,7 +185,8 @@ class Entry(Struct, gc=False):
     """Tape time, microseconds; never less than the entry before."""
     crc: int
     """Chained over all entries before: a journal that was changed afterwards does not verify."""
-    body: str
+    body: Payload
+    """JSON of a `Body`. A codec takes the checksum with it, of which the text could be guessed."""
 
 
 _encode = json.Encoder().encode  # found once: it is called for every entry

@@ -51,7 +51,7 @@ class NewLetter(Struct, kw_only=True, gc=False):
     reason: LetterReason
     error: str
     """The bare class name."""
-    message: str
+    message: Payload
     """At most 2,000 characters of it."""
     fingerprint: str
     """The same for errors of the same origin: see `engine.letters.fingerprint`."""
@@ -113,7 +113,7 @@ class NewRun(Struct, kw_only=True, gc=False):
     version: str = ""
     tags: str = "{}"
     """JSON object of strings."""
-    memo: str = "null"
+    memo: Payload = "null"
     """JSON, small."""
     chain_id: RunId | None = None
     """The first run of the chain; None when this is it."""
@@ -139,7 +139,7 @@ class NewRun(Struct, kw_only=True, gc=False):
     If another run has it, nothing is written: the outcome is that run, not new, or StoreUnavailable when none waits.
     None: any.
     """
-    start: str = "{}"
+    start: Payload = "{}"
     """JSON of a journal `Body` with `start` and `value` (the arguments): the start message of an unowned run."""
     if_exists: IfExists = IfExists.RETURN
     own_id: bool = False
@@ -170,13 +170,13 @@ class Run(Struct):
     """When the run times out: the earlier of run and execution timeout."""
     deaths: int
     """Workers that died with it since it last made progress."""
-    reason: str
+    reason: Payload
     """Why it is parked, was handed back or was ended; empty again once it is taken up."""
     failed_code: list[str]
     """Fingerprints whose replay failed: only other code may take it out of needs_code."""
     version: str
     tags: str
-    memo: str
+    memo: Payload
     code: str = ""
     parent_run_id: RunId | None = None
     parent_seq: int = 0
@@ -232,8 +232,8 @@ class Message(Struct, kw_only=True):
     message_id: str
     kind: MessageKind
     name: str = ""
-    body: str = "null"
-    """JSON payload."""
+    body: Payload = "null"
+    """JSON; not a payload where the kind says all."""
     at: int = 0
     """Stamped by the store."""
     number: int = 0
@@ -373,7 +373,7 @@ class Successor(Struct, kw_only=True, gc=False):
     delay: int = 0
     timeout: int = 0
     execution_timeout: int = 0
-    start: str = "{}"
+    start: Payload = "{}"
 
 
 class Move(Struct, gc=False):
@@ -393,9 +393,9 @@ class Move(Struct, gc=False):
 
     state: RunState
     wake_at: int | None = None
-    reason: str = ""
+    reason: Payload = ""
     fingerprint: str = ""
-    outcome: str = ""
+    outcome: Payload = ""
     """JSON of a journal `Body` for the parent; empty when there is none."""
     children: bool = False
     """The run may have children."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from batuta.ids import RunId
 from batuta.journal.audit import Act
+from batuta.journal.codec_envelope import Payload
 
 DELIVERY = "bus:"
 """Prefix of the names of jobs that deliver, and of the ids of their runs."""
@@ -25,7 +26,7 @@ class NewMessage(Struct, kw_only=True):
     id: str
     key: str = ""
     """Messages of one key are delivered one after the other, in order. Empty: in any order."""
-    body: str
+    body: Payload
     """JSON of the whole message."""
     subscription: str = ""
     """The only subscription that gets it; empty: all of its topic."""
@@ -63,7 +64,7 @@ class Delivery(Struct, kw_only=True):
     topic: str
     id: str
     key: str
-    body: str
+    body: Payload
     at: int
 
 

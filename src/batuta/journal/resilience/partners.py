@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import MsgspecError, Struct, json
 
 from batuta.journal.audit import Act
+from batuta.journal.codec_envelope import Payload
 from batuta.journal.records import Hint
 
 T = TypeVar("T")
@@ -27,8 +28,8 @@ class Partner(Struct, kw_only=True):
     name: str
     key: str = ""
     """Empty: the breaker or limit itself."""
-    doc: str
-    """JSON."""
+    doc: Payload
+    """JSON; a payload for an endpoint of webhooks."""
 
 
 class PartnerChange(Struct, Generic[T]):

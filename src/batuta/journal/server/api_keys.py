@@ -12,6 +12,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from batuta.journal.audit import Act
+from batuta.journal.codec_envelope import Payload
 
 PREFIX = "batuta_live_"
 SCOPES = ("viewer", "operator", "admin")
@@ -29,7 +30,7 @@ class StoredKey(Struct, kw_only=True):
     """The namespace that it is for; `*`: every one."""
     name: str
     scope: str
-    digest: str
+    digest: Payload
     """SHA-256 of the whole key, as hex; empty: its row cannot be believed here."""
     created_by: str = ""
     created_at: int = 0

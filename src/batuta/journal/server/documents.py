@@ -7,6 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from batuta.journal.codec_envelope import Payload
+
 SCHEMAS = "schemas"
 """The kind of documents about code: what a workflow or job takes, by its code name."""
 OPERATIONS = "operations"
@@ -28,8 +30,8 @@ class Document(Struct, kw_only=True):
     """What a store keeps."""
 
     key: str
-    body: str
-    """JSON."""
+    body: Payload
+    """JSON; a payload where its kind is in CODED."""
     created_at: int
     age: int
     """Microseconds since it was last written, by the store's clock."""

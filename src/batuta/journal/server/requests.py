@@ -6,6 +6,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from batuta.journal.codec_envelope import Payload
+
 PRUNE_EVERY = 64
 """A store deletes requests whose time is over with every so many that begin, up to a hundred at once."""
 
@@ -21,7 +23,7 @@ class KeptRequest(Struct, kw_only=True):
     locked_until: int
     """Microseconds: until then only the owner carries it out."""
     expires_at: int
-    answer: str | None = None
+    answer: Payload | None = None
     """JSON, once it is there."""
 
 

@@ -115,13 +115,14 @@ class Changes:
         return self._coding.new_run(start if start.start == "{}" else replace(start, start="{}"))
 
     async def _move(self, run_id: RunId, move: Move) -> Move:
-        outcome = move.outcome
-        if outcome and outcome != _COUNTS:
+        parent = None
+        if move.outcome and move.outcome != _COUNTS:
             parent = (await self._facts.of(run_id)).parent
-            outcome = "" if parent is None else self._coding.outcome(run_id, parent, outcome)
-        fingerprint = f"{move.fingerprint}{self._marked}" if move.fingerprint else ""
-        reason = self._coding.reason(run_id, move)
-        return Move(move.state, move.wake_at, reason, fingerprint, outcome, move.children)
+            if parent is None:
+                move = replace(move, outcome="")
+        if move.fingerprint:
+            move = replace(move, fingerprint=f"{move.fingerprint}{self._marked}")
+        return self._coding.move(run_id, parent, move)
 
     def _output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
         """The run that a compensation output holds is coded as it will be inserted: the store that does has no keys."""
@@ -138,8 +139,6 @@ class Changes:
             outputs=[self._output(run_id, chain_id, output) for output in effects.outputs],
             children=[coding.new_run(child) for child in effects.children],
             sends=[replace(send, message=coding.message_to_id(send.id, send.message)) for send in effects.sends],
-            successor=None
-            if successor is None
-            else replace(successor, start=coding.start_of(successor.run_id, successor.name, successor.start)),
+            successor=None if successor is None else coding.successor(successor),
             letter=None if letter is None else coding.letter(run_id, letter),
         )

@@ -229,7 +229,7 @@ class _Rotation:
             return None
         if self._is_current(letter.message):
             return None
-        return self._coding.letter_text(run.run_id, self._coding.read_letter(letter))
+        return self._coding.letter(run.run_id, self._coding.read_letter(letter)).message
 
     # -- schedules
 
@@ -269,7 +269,7 @@ class _Rotation:
             if self._is_current(one.body):
                 continue
             try:
-                plain = self._coding.read_document(FLOW_SECRETS, one.key, one.body)
+                plain = self._coding.read_document(FLOW_SECRETS, one).body
             except PayloadSealed:
                 done.sealed += 1
                 continue

@@ -1,5 +1,8 @@
 """Encodes and decodes the payloads of records, each bound to its place.
 
+Structs mark the fields that hold payloads; `_each` walks over those of one record, for which this module knows the
+places. An entry is the only one that is not walked: its checksum goes with its payload.
+
 Entries, starts, attempts, published values, reasons and dead letters are bound to their run; entries and starts also to
 the name of its workflow or job. Memos, answers to updates, and signals and updates whose receiver is known, are bound
 to the chain; other signals and updates to the id that they go to. Answers from outside and from children are bound to
@@ -12,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from msgspec import DecodeError, json
+from msgspec import DecodeError, Struct, json
 from msgspec.structs import replace
 
 from batuta.codecs.base import Bound
@@ -25,15 +28,31 @@ from batuta.journal.entries import Body, Entry, chained, crc_holds
 from batuta.journal.failures import Failure
 from batuta.journal.flows.records import EventRow, FlowRow
 from batuta.journal.kinds import CLOSING_ENTRIES
-from batuta.journal.records import Attempt, Message, MessageKind, Move, NewLetter, NewRun, Output, OutputKind, Run
+from batuta.journal.records import (
+    Attempt,
+    Message,
+    MessageKind,
+    Move,
+    NewLetter,
+    NewRun,
+    Output,
+    OutputKind,
+    Run,
+    Successor,
+)
 from batuta.journal.schedules import ScheduleRow
 from batuta.journal.server.api_keys import StoredKey
+from batuta.journal.server.documents import Document
+from batuta.journal.server.requests import KeptRequest
 from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads, Place
 
-M = TypeVar("M", Delivery, StoredMessage)
-R = TypeVar("R", Output, Attempt, ScheduleRow, EventRow, FlowRow)
+L = TypeVar("L", NewLetter, DeadLetter)
+M = TypeVar("M", NewMessage, Delivery, StoredMessage)
+R = TypeVar("R", bound=Struct)
 Code = Callable[[str, Place], str]
+Places = Callable[[str], Place | None]
+"""The place of each field; None for a text that is no payload."""
 
 BARE = frozenset((MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.PAUSE))
 """Messages whose body is not a payload."""
@@ -83,19 +102,19 @@ class RecordCodec:
         run_id, chain_id, name = new.run_id, new.chain_id or new.run_id, new.name
         if instead is not None:
             run_id, chain_id, name = instead.run_id, instead.chain_id, instead.name
-        return replace(
-            new,
-            start=self.start_of(run_id, name, new.start),
-            memo=self.memo(chain_id, new.memo),
-            instead=run_id if new.debounce else None,
-        )
+        places = {"start": _start_place(run_id, name), "memo": _memo_place(chain_id, new.memo)}
+        return replace(_each(self._encode, places.__getitem__, new), instead=run_id if new.debounce else None)
 
     def memo(self, chain_id: RunId, memo: str) -> str:
-        return memo if memo == _NOTHING else self.payloads.encode(memo, self.payloads.bound(chain_id, "memo"))
+        place = _memo_place(chain_id, memo)
+        return memo if place is None else self._encode(memo, place)
 
     def start_of(self, run_id: RunId, name: str, start: str) -> str:
         """The start message's body of a run of that name."""
-        return self.payloads.encode(start, self.payloads.bound(run_id, "start", name))
+        return self._encode(start, _start_place(run_id, name))
+
+    def successor(self, new: Successor) -> Successor:
+        return _each(self._encode, _only(_start_place(new.run_id, new.name)), new)
 
     def message(self, chain_id: RunId, message: Message) -> Message:
         """One to a chain."""
@@ -106,51 +125,40 @@ class RecordCodec:
         return self._message(_to_id(id), message)
 
     def _message(self, to: RunId | str, message: Message) -> Message:
-        kind = message.kind
-        if kind in BARE:
-            return message
-        if kind is MessageKind.START:
-            body = self.payloads.encode(message.body, self.payloads.bound(_started(message), "start", message.name))
-        else:
-            body = self.payloads.encode(message.body, self.payloads.bound(*_place_of(to, message)))
-        return replace(message, body=body)
+        return message if message.kind in BARE else _each(self._encode, _only(_place_of(to, message)), message)
 
-    def outcome(self, run_id: RunId, parent: RunId, outcome: str) -> str:
-        """The message to a parent about a child's end."""
-        return self.payloads.encode(outcome, self.payloads.bound(parent, "child", f"child:{run_id}"))
+    def move(self, run_id: RunId, parent: RunId | None, move: Move) -> Move:
+        """`parent`: who is told the outcome, if it is a payload."""
+        told_to = None if parent is None else (parent, "child", f"child:{run_id}")
+        move = _each(self._encode, {"reason": None, "outcome": told_to}.__getitem__, move)
+        if not quotes(move.state, move.reason):
+            return move
+        try:
+            return _each(self._encode, {"reason": _reason_place(run_id), "outcome": None}.__getitem__, move)
+        except BadData as error:  # a run that cannot be written can be parked all the same
+            return replace(move, reason=why_sealed("the reason", PayloadSealed(str(error))))
 
     def output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
-        return _each(self._encode, _output_place(run_id, chain_id, output), output)
+        return _each(self._encode, _by_field(_output_place(run_id, chain_id, output)), output)
 
     def attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
-        return _each(self._encode, _attempt_place(run_id, attempt), attempt)
-
-    def reason(self, run_id: RunId, move: Move) -> str:
-        if not quotes(move.state, move.reason):
-            return move.reason
-        try:
-            return self._encode(move.reason, (run_id, "reason"))
-        except BadData as error:  # a run that cannot be written can be parked all the same
-            return why_sealed("the reason", PayloadSealed(str(error)))
+        return _each(self._encode, _by_field(_attempt_place(run_id, attempt)), attempt)
 
     def recoded_reason(self, run_id: RunId, reason: str) -> str:
-        place = (run_id, "reason")
+        place = _reason_place(run_id)
         return self._encode(self.payloads.decode(reason, self.payloads.bound(*place), place, plain=True), place)
 
-    def letter(self, run_id: RunId, letter: NewLetter) -> NewLetter:
-        return replace(letter, message=self.letter_text(run_id, letter.message))
-
-    def letter_text(self, run_id: RunId, message: str) -> str:
-        return self._encode(message, (run_id, "letter"))
+    def letter(self, run_id: RunId, letter: L) -> L:
+        return _each(self._encode, _only(_letter_place(run_id)), letter)
 
     def schedule(self, schedule: ScheduleRow) -> ScheduleRow:
-        return _each(self._encode, _schedule_place(schedule.id), schedule)
+        return _each(self._encode, _by_field(_schedule_place(schedule.id)), schedule)
 
     def event(self, event: EventRow) -> EventRow:
-        return _each(self._encode, _event_place(event), event)
+        return _each(self._encode, _by_field(_event_place(event)), event)
 
     def flow(self, flow: FlowRow) -> FlowRow:
-        return _each(self._encode, _flow_place(flow), flow)
+        return _each(self._encode, _by_field(_flow_place(flow)), flow)
 
     def endpoint(self, id: str, doc: str) -> str:
         """The document of an endpoint for webhooks."""
@@ -158,18 +166,18 @@ class RecordCodec:
 
     def api_key(self, key: StoredKey) -> StoredKey:
         """A key of the server: whoever has no key of payloads makes none."""
-        return replace(key, digest=self.payloads.encode(key.digest, self._of_key(key)))
+        return _each(self._code_key(self.payloads.encode, key), _only(_key_place(key)), key)
 
     def plain_key(self, key: StoredKey) -> StoredKey:
         """Never raises: one that cannot be believed fits no key."""
         try:
-            return replace(key, digest=self.payloads.decode(key.digest, self._of_key(key)))
+            return _each(self._code_key(self.payloads.decode, key), _only(_key_place(key)), key)
         except PayloadSealed:
             return replace(key, digest="")
 
-    def _of_key(self, key: StoredKey) -> Bound:
-        place = ("api key", key.id, key.name, key.scope, key.expires_at)
-        return self.payloads.bound(*place, namespace=key.namespace)
+    def _code_key(self, code: Callable[[str, Bound], str], key: StoredKey) -> Code:
+        """Keys are of the namespace in their row, which need not be the store's."""
+        return lambda text, place: code(text, self.payloads.bound(*place, namespace=key.namespace))
 
     def kept_answer(self, key: str, answer: str) -> str:
         """Of a request with an idempotency key."""
@@ -178,9 +186,9 @@ class RecordCodec:
     def kept_document(self, kind: str, key: str, body: str) -> str:
         return self._encode(body, _document_place(kind, key))
 
-    def published(self, message: NewMessage) -> NewMessage:
+    def published(self, message: M) -> M:
         """A message of the bus."""
-        return replace(message, body=self._encode(message.body, _message_place(message.topic, message.id)))
+        return _each(self._encode, _only(_message_place(message)), message)
 
     # -- decoding; raises PayloadSealed unless stated otherwise
 
@@ -212,7 +220,7 @@ class RecordCodec:
         if message.kind in BARE:
             return message
         try:
-            return replace(message, body=self._plain_body(reader, message))
+            return _each(lambda body, _: self._plain_body(reader, message, body), _only(()), message)
         except PayloadSealed as error:
             raise type(error)(f"message {message.message_id!r} cannot be read: {error}") from None
 
@@ -222,7 +230,7 @@ class RecordCodec:
             run = replace(run, memo=self._plain_memo(run))
         if is_coded(run.reason) or (self.payloads.strict and quotes(run.state, run.reason)):
             try:
-                run = replace(run, reason=self._decode(run.reason, (run.run_id, "reason")))
+                run = replace(run, reason=self._decode(run.reason, _reason_place(run.run_id)))
             except PayloadSealed as error:
                 run = replace(run, reason=why_sealed("the reason", error))
         return run
@@ -236,14 +244,14 @@ class RecordCodec:
 
     def read_attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
         try:
-            return _each(self._decode, _attempt_place(run_id, attempt), attempt)
+            return _each(self._decode, _by_field(_attempt_place(run_id, attempt)), attempt)
         except PayloadSealed as error:
             raise type(error)(f"attempt {attempt.number} of call {attempt.seq} cannot be read: {error}") from None
 
     def read_output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
         if self.payloads.strict and output.value is None and output.error is None:
             raise PayloadDamaged(f"{output.kind} {output.name!r} cannot be read: it is empty")
-        return _each(self._decode_output, _output_place(run_id, chain_id, output), output)
+        return _each(self._decode_output, _by_field(_output_place(run_id, chain_id, output)), output)
 
     def plain_answer(self, chain_id: RunId, output: Output) -> Output:
         """Never raises: the waiter gets the error."""
@@ -255,28 +263,27 @@ class RecordCodec:
     def plain_letter(self, letter: DeadLetter) -> DeadLetter:
         """Never raises."""
         try:
-            text = self.read_letter(letter)
+            return self.read_letter(letter)
         except PayloadSealed as error:
-            text = why_sealed("the message", error)
-        return replace(letter, message=text)
+            return replace(letter, message=why_sealed("the message", error))
 
-    def read_letter(self, letter: DeadLetter) -> str:
-        return self._decode(letter.message, (letter.run_id, "letter"))
+    def read_letter(self, letter: DeadLetter) -> DeadLetter:
+        return _each(self._decode, _only(_letter_place(letter.run_id)), letter)
 
     def read_schedule(self, schedule: ScheduleRow) -> ScheduleRow:
-        return _each(self._decode, _schedule_place(schedule.id), schedule)
+        return _each(self._decode, _by_field(_schedule_place(schedule.id)), schedule)
 
     def plain_event(self, event: EventRow) -> EventRow:
         """Never raises: one that cannot be read says so."""
         try:
-            return _each(self._decode, _event_place(event), event)
+            return _each(self._decode, _by_field(_event_place(event)), event)
         except PayloadSealed as error:
             return replace(event, payload=never_plain(event.payload), sealed=told(error))
 
     def plain_flow(self, flow: FlowRow) -> FlowRow:
         """Never raises: one that cannot be read says so."""
         try:
-            return _each(self._decode, _flow_place(flow), flow)
+            return _each(self._decode, _by_field(_flow_place(flow)), flow)
         except PayloadSealed as error:
             return replace(flow, document=never_plain(flow.document), sealed=told(error))
 
@@ -287,17 +294,16 @@ class RecordCodec:
         bound = self.payloads.bound(run.chain_id, "memo")
         return self.payloads.decode(run.memo, bound, (_to_id(run.id), "memo"), (f"debounced {run.name}", "memo"))
 
-    def read_answer(self, key: str, answer: str) -> str:
-        return self._decode(answer, _request_place(key))
+    def read_request(self, request: KeptRequest) -> KeptRequest:
+        return _each(self._decode, _only(_request_place(request.key)), request)
 
-    def read_document(self, kind: str, key: str, body: str) -> str:
-        """Raises PayloadSealed."""
-        return self._decode(body, _document_place(kind, key))
+    def read_document(self, kind: str, document: Document) -> Document:
+        return _each(self._decode, _only(_document_place(kind, document.key)), document)
 
     def read_published(self, message: M) -> M:
         """Never raises: a body that cannot be read stays as it is."""
         try:
-            return replace(message, body=self._decode(message.body, _message_place(message.topic, message.id)))
+            return _each(self._decode, _only(_message_place(message)), message)
         except PayloadSealed:
             return replace(message, body=never_plain(message.body))
 
@@ -313,12 +319,12 @@ class RecordCodec:
         owner, kind, name, _, field = place
         return self.payloads.decode(text, self.payloads.bound(*place), (owner, kind, name, field))
 
-    def is_current(self, record: Output | Attempt | ScheduleRow | EventRow | FlowRow) -> bool:
+    def is_current(self, record: Struct) -> bool:
         """Whether all payloads of a record are coded as new ones are."""
         return all(map(self.payloads.is_current, payloads_of(record).values()))
 
-    def _plain_body(self, reader: Reader, message: Message) -> str:
-        kind, body, payloads = message.kind, message.body, self.payloads
+    def _plain_body(self, reader: Reader, message: Message, body: str) -> str:
+        kind, payloads = message.kind, self.payloads
         if kind is MessageKind.START:
             run_id, name = _started(message), message.name
             if reader.run_id is not None:
@@ -326,7 +332,7 @@ class RecordCodec:
                     raise PayloadDamaged("it is the start of another run")
                 name = reader.name
             old = (run_id, "start"), (f"debounced {name}", "start")
-            return payloads.decode(body, payloads.bound(run_id, "start", name), *old)
+            return payloads.decode(body, payloads.bound(*_start_place(run_id, name)), *old)
         place = _place_of(reader.chain_id, message)
         if kind in (MessageKind.CHILD, MessageKind.ACTIVITY):
             return payloads.decode(body, payloads.bound(*place), place)
@@ -347,19 +353,31 @@ class RecordCodec:
             return json.encode(why_sealed("the memo", error)).decode()
 
 
-def payloads_of(record: Output | Attempt | ScheduleRow | EventRow | FlowRow) -> dict[str, str]:
+def payloads_of(record: Struct) -> dict[str, str]:
     """Those that are there, by their fields."""
     fields = payload_fields(type(record))
     return {name: text for name in fields if (text := getattr(record, name)) is not None}
 
 
-def _each(code: Code, place: Place, record: R) -> R:
-    """The record with each of its payloads coded or decoded, bound to the record's place and the field's name."""
-    found = payloads_of(record)
-    return replace(record, **{name: code(text, (*place, name)) for name, text in found.items()}) if found else record
+def _each(code: Code, places: Places, record: R) -> R:
+    """The record with each of its payloads coded or decoded. The fields are those that its struct marks."""
+    found = {
+        name: code(text, place) for name, text in payloads_of(record).items() if (place := places(name)) is not None
+    }
+    return replace(record, **found) if found else record
 
 
 # -- places
+
+
+def _by_field(place: Place) -> Places:
+    """Each field has the record's place and its own name."""
+    return lambda name: (*place, name)
+
+
+def _only(place: Place) -> Places:
+    """For a record with one payload."""
+    return lambda _: place
 
 
 def _to_id(id: str) -> str:
@@ -372,11 +390,29 @@ def _started(message: Message) -> str:
 
 
 def _place_of(to: RunId | str, message: Message) -> Place:
-    """For a message that is not a start. `to`: the chain or id that it goes to."""
+    """`to`: the chain or id that it goes to."""
     match message.kind:
+        case MessageKind.START:
+            return _start_place(_started(message), message.name)
         case MessageKind.CHILD | MessageKind.ACTIVITY:
             return message.name, message.kind.value, message.message_id
     return to, message.kind.value, message.name, message.message_id
+
+
+def _start_place(run_id: object, name: str) -> Place:
+    return run_id, "start", name
+
+
+def _memo_place(chain_id: RunId, memo: str) -> Place | None:
+    return None if memo == _NOTHING else (chain_id, "memo")
+
+
+def _reason_place(run_id: RunId) -> Place:
+    return run_id, "reason"
+
+
+def _letter_place(run_id: RunId) -> Place:
+    return run_id, "letter"
 
 
 def _output_place(run_id: RunId, chain_id: RunId | None, output: Output) -> Place:
@@ -405,8 +441,12 @@ def _endpoint_place(id: str) -> Place:
     return (f"webhook {id}",)
 
 
-def _message_place(topic: str, id: str) -> Place:
-    return (f"message {topic}", id)
+def _key_place(key: StoredKey) -> Place:
+    return "api key", key.id, key.name, key.scope, key.expires_at
+
+
+def _message_place(message: NewMessage | Delivery) -> Place:
+    return f"message {message.topic}", message.id
 
 
 def _request_place(key: str) -> Place:

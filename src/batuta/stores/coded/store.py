@@ -408,17 +408,12 @@ class CodedStore(PartnerVerbs):
     async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
         await self.guard.check()
         text = f"request {key} {digest}"
-        kept = await self.inner.begin_request(key, self.keyed(text), owner, lock, keep)
-        answer = None if kept.answer is None else self.coding.read_answer(key, kept.answer)
-        return replace(
-            kept, digest=digest if self.coding.payloads.is_keyed(text, kept.digest) else kept.digest, answer=answer
-        )
+        kept = self.coding.read_request(await self.inner.begin_request(key, self.keyed(text), owner, lock, keep))
+        return replace(kept, digest=digest) if self.coding.payloads.is_keyed(text, kept.digest) else kept
 
     async def find_request(self, key: str) -> KeptRequest | None:
         found = await self.inner.find_request(key)
-        if found is None or found.answer is None:
-            return found
-        return replace(found, answer=self.coding.read_answer(key, found.answer))
+        return None if found is None else self.coding.read_request(found)
 
     async def finish_request(self, key: str, owner: str, answer: str) -> bool:
         return await self.inner.finish_request(key, owner, self.coding.kept_answer(key, answer))
@@ -450,7 +445,7 @@ class CodedStore(PartnerVerbs):
 
     async def document(self, kind: str, key: str) -> Document | None:
         found = await self.inner.document(kind, key)
-        return found if found is None or kind not in CODED else self._plain_document(kind, found)
+        return found if found is None or kind not in CODED else self.coding.read_document(kind, found)
 
     async def documents(self, kind: str, limit: int = 1_000) -> list[Document]:
         found = await self.inner.documents(kind, limit)
@@ -459,11 +454,8 @@ class CodedStore(PartnerVerbs):
         plain: list[Document] = []
         for one in found:
             with suppress(PayloadSealed):  # its key was retired: it cannot be told
-                plain.append(self._plain_document(kind, one))
+                plain.append(self.coding.read_document(kind, one))
         return plain
-
-    def _plain_document(self, kind: str, found: Document) -> Document:
-        return replace(found, body=self.coding.read_document(kind, found.key, found.body))
 
     async def rewrite(self, changed: Rewrite) -> bool:
         raise NotImplementedError("only the store inside knows how payloads lie there")
