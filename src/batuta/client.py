@@ -479,9 +479,8 @@ class Batuta:
         if not subscriptions and relay is None:
             found: AbstractAsyncContextManager[Any] = worker
             return found
-        return DeliveringWorker(
-            worker, self._backend, subscriptions, deliveries, self._settings.bus_keep, relay, self._broker
-        )
+        keep = Settings.from_env(**settings).bus_keep
+        return DeliveringWorker(worker, self._backend, subscriptions, deliveries, keep, relay, self._broker)
 
     def _deliverers(self, webhooks: bool | SafeHttpClient) -> Sequence[object]:
         if webhooks is False:

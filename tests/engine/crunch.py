@@ -23,6 +23,7 @@ from batuta import (
     progress,
     workflow,
 )
+from batuta.bus import publish
 
 
 @dataclass
@@ -46,6 +47,21 @@ def crunch(numbers: Numbers) -> Numbers:
     info = activity_info()
     assert info.name == "crunch"
     return Numbers([number * number for number in numbers.values] + [info.attempt, int(info.key.split(":")[1])])
+
+
+@activity(process=True, retry=Retry(attempts=2, first=0.01))
+def tells(kind: str) -> list[str]:
+    """Publishes; the first attempt fails after that."""
+    if kind == "unfit":
+        return [publish.sync("orders", object())]
+    if kind == "long":
+        return [publish.sync("orders", "x" * 3_000_000)]
+    if kind == "nowhere":
+        return [publish.sync("", 1)]
+    ids = [publish.sync("orders", Numbers([1]), key="k"), publish.sync("orders", 2), publish.sync("orders", 3, id="3")]
+    if activity_info().attempt == 1:
+        raise ConnectionError("after publishing")
+    return ids
 
 
 @activity(process=True, retry=Retry(attempts=1))

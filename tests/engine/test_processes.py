@@ -15,7 +15,7 @@ from batuta.errors import NotSerialisable, ProcessDied
 from tests.engine import crunch as c
 from tests.engine.arena import PATIENCE, until
 
-ALL = [c.is_throttled, c.crunch, c.whoami, c.refuses, c.dies, c.copies, c.spins, c.asks, c.lies, c.begets]
+ALL = [c.is_throttled, c.crunch, c.whoami, c.refuses, c.dies, c.copies, c.spins, c.asks, c.lies, c.begets, c.tells]
 
 
 def calling(call: Any) -> Any:
@@ -102,6 +102,28 @@ async def test_a_process_is_another_one_and_is_used_again(real_time: None) -> No
     assert len(set(pids)) == 1
     assert pids[0] != os.getpid()
     await until_gone(pids[0])
+
+
+async def test_a_process_publishes_once_also_when_its_attempt_is_repeated(real_time: None) -> None:
+    calls = calling(c.tells)
+    async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL):
+        ids = await (await client.start(calls, "all")).result(PATIENCE)
+        third, second, first = (await client.bus.messages("orders")).messages
+    assert [first.id, second.id, third.id] == ids
+    assert (first.payload, first.key, first.source) == ({"values": [1]}, "k", "/batuta/default/tells")
+    assert third.id == "3"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("unfit", "NotSerialisable: the payload of a message on topic 'orders'"),
+        ("long", "TooLarge: the payload of a message on topic 'orders'"),
+        ("nowhere", "InvalidInput: topic"),
+    ],
+)
+async def test_what_a_process_cannot_publish_is_named(real_time: None, kind: str, said: str) -> None:
+    assert (await result_of(c.tells, kind)).startswith(said)
 
 
 async def test_a_process_that_died_while_it_was_idle_costs_no_attempt(real_time: None) -> None:

@@ -11,6 +11,7 @@ from batuta.engine.worker.outage import Outage
 from batuta.engine.worker.pruner import Pruner, steps
 from batuta.errors import RunFailed, StoreUnavailable
 from batuta.ids import RunId
+from batuta.journal.bus.messages import SubscriptionRow
 from batuta.journal.retention import Pruned, parse_age, shown_age
 from batuta.settings import Settings
 from batuta.stores.memory import MemoryStore
@@ -99,6 +100,28 @@ async def test_another_worker_goes_on_when_that_one_is_gone(arena: Arena) -> Non
     for client in clients:
         arena.store(client).shift_clock(61)
     await until(lambda: is_gone(clients[0], "old"))
+
+
+async def test_messages_of_the_bus_are_deleted_also_where_no_worker_has_subscriptions(arena: Arena) -> None:
+    client = await arena.client()
+    store = arena.store(client)
+    if store.poll_seconds is None:
+        return  # in memory workers with subscriptions do it
+    await store.put_subscription(SubscriptionRow(name="books", topic="orders"))
+    ids = [await client.publish("news", number) for number in range(3)]
+    waiting = await client.publish("orders", 1)
+    store.shift_clock(61)
+    fresh = await client.publish("news", 3)
+    await arena.worker(client, total, bus_keep=60, **QUICKLY)
+
+    async def kept() -> list[str]:
+        return [one.id for topic in ("news", "orders") for one in (await client.bus.messages(topic)).messages]
+
+    async def is_pruned() -> bool:
+        return not set(ids) & set(await kept())
+
+    await until(is_pruned)
+    assert await kept() == [fresh, waiting]
 
 
 async def test_a_person_prunes_by_hand(arena: Arena) -> None:
@@ -248,12 +271,12 @@ async def test_a_store_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixt
     await store.open()
     asked = asyncio.Event()
 
-    async def retention() -> Any:
+    async def workers() -> Any:
         if "away" in caplog.text:
             asked.set()
         raise StoreUnavailable("away")
 
-    store.retention = retention  # type: ignore[method-assign]  # a fault
+    store.workers = workers  # type: ignore[method-assign]  # a fault
     store.poll_seconds = 1.0
     now = asyncio.get_running_loop().time
     pruner = Pruner(store, "w", Settings(prune_every=1.0), now, Outage(now))

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from msgspec import DecodeError, Struct, json
 
+from batuta.authoring.client.bus import prune_messages
 from batuta.authoring.client.enqueue import JobRequest
 from batuta.authoring.jobs import Job
 from batuta.authoring.services import Backend
@@ -32,7 +33,7 @@ LIMIT = 500
 _LONGEST_REST = 0.05
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _MOST_OPEN = 20_000
-_PRUNE_EVERY, _PRUNED = 60.0, 1_000
+_PRUNE_EVERY = 60.0
 _TRACE = "traceparent"
 
 
@@ -156,10 +157,10 @@ class Deliveries:
                 await self._news.wait()
 
     async def _prune(self) -> None:
-        if time.monotonic() - self._pruned_at > _PRUNE_EVERY:
+        """In memory. Elsewhere one of the workers does it, also where none has subscriptions."""
+        if self._poll is None and time.monotonic() - self._pruned_at > _PRUNE_EVERY:
             self._pruned_at = time.monotonic()
-            while await self._store.prune_messages(self._keep, _PRUNED) == _PRUNED:
-                pass
+            await prune_messages(self._store, self._keep)
 
     def _failed(self, error: Exception) -> None:
         self._say(f"delivering messages: {type(error).__name__}: {error}")

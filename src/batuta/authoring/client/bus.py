@@ -13,10 +13,11 @@ from batuta.clock import SECOND
 from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
 from batuta.journal.audit import Verb
-from batuta.journal.bus.messages import BusStatus, StoredMessage
+from batuta.journal.bus.messages import BusStatus, BusStore, StoredMessage
 from batuta.names import check_name, check_reason
 
 _MOST = 1_000
+_HANDED_OUT = 500
 _FOR_EVER = 1e10
 
 
@@ -79,15 +80,23 @@ class BusClient:
         return await self._service.store.drop_subscription(check_name(name, "subscription"), act)
 
     async def prune(self, keep: Duration | None) -> int:
-        """Delete messages that were delivered and are older than that. Returns how many. Workers with subscriptions do
-        it by themselves."""
+        """Delete messages that were delivered and are older than that. Returns how many. Workers do it by themselves,
+        with the setting `bus_keep`."""
         seconds: object = in_seconds(keep)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _FOR_EVER:
             raise InvalidInput(f"keep={keep!r} must say for how long messages are kept, such as 7 days; 0 keeps none")
-        deleted = 0
-        while found := await self._service.store.prune_messages(round(seconds * SECOND), _MOST):
-            deleted += found
-        return deleted
+        return await prune_messages(self._service.store, round(seconds * SECOND))
+
+
+async def prune_messages(store: BusStore, keep: int) -> int:
+    """Delete messages that are older than `keep` microseconds and that no subscription has yet to get. Those that no
+    worker with subscriptions has seen are handed to subscriptions before. Returns how many."""
+    while (await store.bus_turn([], [], _HANDED_OUT)).more:
+        pass
+    deleted = 0
+    while found := await store.prune_messages(keep, _MOST):
+        deleted += found
+    return deleted
 
 
 def _view(message: StoredMessage) -> MessageView:

@@ -143,7 +143,7 @@ def delete(common: CommonOptions, name: str, reason: str) -> None:
 @duration_option("--keep", "Keep those of this time.")
 @with_common_options
 def prune(common: CommonOptions, keep: float | None) -> None:
-    """Delete messages that were delivered and are older than --keep. Workers with subscriptions do it by themselves."""
+    """Delete messages that were delivered and are older than --keep. Workers do it by themselves."""
     deleted = common.ask(lambda client: client.bus.prune(keep))
     common.answer({"messages": deleted}, lambda _: say(f"{deleted:,} messages were deleted"))
 

@@ -17,7 +17,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw, Struct, json, structs
 
 from batuta.authoring.activity.attempt import ActivityInfo, BatchInfo, CompleteLater, current_activity
 from batuta.authoring.activity.tokens import AttemptRef
@@ -33,8 +33,8 @@ from batuta.serde import Codec, encode
 DONE, FAILED, LATER = b"+", b"-", b"?"
 ANSWERS = (DONE, FAILED, LATER)
 """The first byte of what comes back at the end."""
-BEAT, PROGRESS, SAVE, BATCH, TOKEN = b"~", b"%", b"!", b"#", b"&"
-"""The same before. The last three are answered, too, with DONE or FAILED."""
+BEAT, PROGRESS, SAVE, BATCH, PUBLISH, TOKEN = b"~", b"%", b"!", b"#", b"@", b"&"
+"""The same before. The last four are answered, too, with DONE or FAILED."""
 
 _LOOK_SECONDS = 1.0
 
@@ -116,11 +116,11 @@ class ChildAttempt:
     def batch(self) -> Future[BatchInfo]:
         return _done(json.decode(self._pipe.ask(BATCH), type=BatchInfo))
 
-    def publish(self, draft: Draft) -> NoReturn:
-        raise WorkerError(
-            f"publish() was called in activity {self._request.name!r}, which has process=True: return what is to be "
-            f"published, and publish it in another activity"
-        )
+    def publish(self, draft: Draft) -> Future[str]:
+        """The worker publishes it: it knows the store, and what the attempt has published before."""
+        payload = encode(draft.payload, f"the payload of a message on topic {draft.topic!r}", self._request.limit)
+        asked = json.encode(structs.replace(draft, payload=Raw(payload)))
+        return _done(json.decode(self._pipe.ask(PUBLISH + asked), type=str))
 
     def store(self) -> NoReturn:
         raise WorkerError("an activity with process=True has no store")

@@ -21,6 +21,7 @@ from typing import Any
 from msgspec import Raw, json
 
 from batuta.authoring.activity.attempt import CompleteLater
+from batuta.authoring.client.messages import Draft
 from batuta.authoring.failures.conversion import to_failure
 from batuta.engine.activities.call import Call
 from batuta.engine.activities.heartbeats import Heartbeats
@@ -31,6 +32,7 @@ from batuta.engine.activities.process_child import (
     FAILED,
     LATER,
     PROGRESS,
+    PUBLISH,
     SAVE,
     TOKEN,
     Request,
@@ -41,6 +43,12 @@ from batuta.errors import ProcessDied
 from batuta.journal.failures import Failure
 
 _spawn = multiprocessing.get_context("spawn")  # fork would copy the locks and sockets of a process full of threads
+
+
+class _Draft(Draft, kw_only=True):
+    """With a payload that is JSON already."""
+
+    payload: Raw
 
 
 class Raised(Exception):
@@ -202,6 +210,8 @@ class Processes:
             self._beats.note_progress(call, text)
         elif kind == TOKEN:
             child.pipe.send_bytes(DONE + json.encode(call.ask()))
+        elif kind == PUBLISH:
+            child.pipe.send_bytes(_asked(lambda: call.publish(json.decode(text, type=_Draft))))
         else:
             child.pipe.send_bytes(_asked(lambda: self._beats.save(call, text) if kind == SAVE else call.batch()))
 

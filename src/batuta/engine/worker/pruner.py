@@ -1,4 +1,4 @@
-"""Runs are deleted when they have been kept for long enough."""
+"""Runs, and messages of the bus, are deleted when they have been kept for long enough."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from batuta.authoring.client.bus import prune_messages
+from batuta.clock import SECOND
 from batuta.engine.backend.actor import Actor
 from batuta.engine.worker.outage import Outage
 from batuta.errors import InvalidInput
@@ -126,6 +128,7 @@ class Pruner:
     ) -> None:
         self._store, self._worker_id, self._monotonic, self._outage = store, worker_id, monotonic, outage
         self._every, self._share = settings.prune_every, settings.prune_share
+        self._keep_messages = round(settings.bus_keep * SECOND)
         self._pause = self._every
         self._task: asyncio.Task[None] | None = None
 
@@ -144,13 +147,17 @@ class Pruner:
 
     async def _watch(self) -> None:
         if self._store.poll_seconds is None and not await self._has_rules():
-            return  # in memory a virtual clock may wait until all is idle: do not look when there are no rules
+            # In memory a virtual clock may wait until all is idle: do not look when there are no rules. Messages are
+            # deleted there by workers with subscriptions.
+            return
         while True:
             await asyncio.sleep(self._pause * (0.5 + jitter()))
             self._pause = self._every
             try:
                 if await self._is_mine():
-                    await self._round()
+                    await prune_messages(self._store, self._keep_messages)
+                    if await self._has_rules():
+                        await self._round()
                 self._outage.worked(_PRUNING)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next round comes
                 self._outage.failed(_PRUNING, error, holds=False)
@@ -159,8 +166,6 @@ class Pruner:
         return shortest(await self._store.retention()) is not None
 
     async def _is_mine(self) -> bool:
-        if not await self._has_rules():
-            return False
         live = [worker.worker_id for worker in await self._store.workers() if worker.live]
         return min(live, default="") == self._worker_id
 
