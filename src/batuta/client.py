@@ -102,7 +102,7 @@ class Batuta:
         self.limits = Limits(backend.partners)
         """Limits towards partners: listed and changed."""
         self._gates = ClientGates(backend.partners)
-        self.bus = BusClient(backend.bus)
+        self.bus = BusClient(backend.bus, broker)
         """Topics and subscriptions of the bus, and what waits to be delivered."""
         self.namespace = Namespace(backend.namespace)
         """The namespace itself: its name, whether it can be used, who acts there."""
@@ -479,8 +479,7 @@ class Batuta:
         if not subscriptions and relay is None:
             found: AbstractAsyncContextManager[Any] = worker
             return found
-        keep = Settings.from_env(**settings).bus_keep
-        return DeliveringWorker(worker, self._backend, subscriptions, deliveries, keep, relay, self._broker)
+        return DeliveringWorker(worker, self._backend, subscriptions, deliveries, relay, self._broker)
 
     def _deliverers(self, webhooks: bool | SafeHttpClient) -> Sequence[object]:
         if webhooks is False:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -57,12 +56,13 @@ class Deliveries:
         self._news = asyncio.Event()
         self._open: set[RunId] = set()
         """Runs that this worker has begun, and whose ends it has not heard of."""
-        self._pruned_at = time.monotonic()
+        self._pruned_at = 0.0
         self._said: set[str] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
         undo = self._backend.bus.listen(self._hear)
+        self._pruned_at = self._now()
         pause = _FIRST_PAUSE
         begun: list[Begun] = []
         try:
@@ -83,14 +83,14 @@ class Deliveries:
 
     async def turn(self, begun: Sequence[Begun]) -> tuple[list[Begun], bool]:
         """One turn, with what the one before has begun. What has begun now, and whether the next turn is due."""
-        started = time.monotonic()
+        started = self._now()
         self._news.clear()
         turn = await self._store.bus_turn(self._names, begun, LIMIT)
         found = await self._begin(turn.deliveries)
         self._remember(found)
         if not found and not turn.more:
             # Ends of runs come in bursts: as much time again goes to all else.
-            await asyncio.sleep(min(time.monotonic() - started, _LONGEST_REST))
+            await asyncio.sleep(min(self._now() - started, _LONGEST_REST))
         return found, bool(found) or turn.more
 
     async def _begin(self, deliveries: Sequence[Delivery]) -> list[Begun]:
@@ -158,9 +158,14 @@ class Deliveries:
 
     async def _prune(self) -> None:
         """In memory. Elsewhere one of the workers does it, also where none has subscriptions."""
-        if self._poll is None and time.monotonic() - self._pruned_at > _PRUNE_EVERY:
-            self._pruned_at = time.monotonic()
+        if self._poll is None and self._now() - self._pruned_at > _PRUNE_EVERY:
+            self._pruned_at = self._now()
             await prune_messages(self._store, self._keep)
+
+    @staticmethod
+    def _now() -> float:
+        """Virtual, in a test in virtual time."""
+        return asyncio.get_running_loop().time()
 
     def _failed(self, error: Exception) -> None:
         self._say(f"delivering messages: {type(error).__name__}: {error}")

@@ -17,6 +17,7 @@ from batuta.bus.subscriptions import Client, Subscription
 from batuta.durations import Duration
 from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.journal.bus.messages import SubscriptionRow
+from batuta.settings import Settings
 
 _BEGIN = 10.0
 """How long a worker waits for the broker to know its subscriptions."""
@@ -39,6 +40,8 @@ def delivery_jobs(subscriptions: Sequence[Subscription], client: Client) -> dict
 class Worker(Protocol):
     """What is needed of a worker."""
 
+    @property
+    def settings(self) -> Settings: ...
     async def start(self) -> None: ...
     async def stop(self, grace: Duration | None = None) -> None: ...
 
@@ -52,7 +55,6 @@ class DeliveringWorker:
         backend: Backend,
         subscriptions: Sequence[Subscription],
         jobs: dict[str, Job[..., Any]],
-        keep: float,
         relay: Relay | None = None,
         broker: Broker | None = None,
     ) -> None:
@@ -61,7 +63,8 @@ class DeliveringWorker:
         self._consumers = [] if broker is None else [Consumer(backend, broker, one) for one in subscriptions]
         self._works: list[Work] = [one.run for one in self._consumers]
         if subscriptions:
-            self._works.append(Deliveries(backend, jobs, {one.name: one.topic for one in subscriptions}, keep).run)
+            topics = {one.name: one.topic for one in subscriptions}
+            self._works.append(Deliveries(backend, jobs, topics, worker.settings.bus_keep).run)
         if relay is not None:
             self._works.append(relay.run)
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,6 +100,11 @@ class DeliveringWorker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._worker.stop(grace)
+
+    def abandon(self) -> None:
+        """The worker's process has died, in a test: begin no delivery any more."""
+        for task in self._tasks:
+            task.cancel()
 
     async def run(self) -> None:
         """Work until the task is cancelled."""

@@ -7,11 +7,12 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from batuta.authoring.activity.attempt import current_activity
 from batuta.authoring.definitions import Activity, ExecutionMode, activities_of
 from batuta.authoring.jobs import Job
+from batuta.bus.subscriptions import Subscription
 from batuta.errors import InvalidInput
 
 P = ParamSpec("P")
@@ -267,6 +268,17 @@ def with_doubles(things: Sequence[object]) -> list[Activity[..., Any]]:
     every = [activity for thing in things for activity in activities_of(thing)]
     doubled = {one.name for one in every if isinstance(one, Double)}
     return [one for one in every if isinstance(one, Double) or one.name not in doubled]
+
+
+def with_doubled_handlers(subscriptions: Sequence[Subscription], things: Sequence[object]) -> list[Subscription]:
+    """The subscriptions, where doubles among these things take the place of the jobs that get the messages."""
+    doubles = {one.name: one for one in things if isinstance(one, JobDouble)}
+    return [
+        structs.replace(one, handler=doubles[one.handler.name])
+        if isinstance(one.handler, Job) and one.handler.name in doubles
+        else one
+        for one in subscriptions
+    ]
 
 
 def doubles_of(things: Sequence[object]) -> list[Double[..., Any]]:

@@ -22,6 +22,8 @@ from batuta.authoring.client.start import StartOptions
 from batuta.authoring.definitions import Workflow, by_code
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
+from batuta.bus.subscriptions import Subscription
+from batuta.bus.worker import DeliveringWorker, delivery_jobs
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
 from batuta.durations import Duration
@@ -30,7 +32,7 @@ from batuta.engine.worker.worker import Worker
 from batuta.errors import InvalidInput
 from batuta.journal.store import Store
 from batuta.stores.memory import MemoryDatabase, MemoryStore
-from batuta.testing.doubles import with_doubles
+from batuta.testing.doubles import with_doubled_handlers, with_doubles
 from batuta.testing.events import Happening, what_happened
 from batuta.testing.missing_activities import Lacking
 from batuta.testing.random_delays import SLOWEST, Chance, SlowAttempts, foreseen, slow_down
@@ -55,7 +57,8 @@ class Environment:
                 handle = await env.start(order, "sku-1")
                 assert await handle.result() == "shipped"
 
-    `activities` and `jobs` may hold doubles beside what they stand in for. `store` is "memory", "sqlite" for a file
+    `activities` and `jobs` may hold doubles beside what they stand in for, or for the jobs that `subscriptions` have.
+    `store` is "memory", "sqlite" for a file
     that is gone at the end, or "postgres" for a database that is (see `batuta.testing.servers`). `middleware` is that
     of a client. Other keywords are settings of the worker. On an ordinary event loop everything works too, only that a
     month takes a month.
@@ -73,6 +76,7 @@ class Environment:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        subscriptions: Sequence[Subscription] = (),
         store: AnyStoreName = "memory",
         middleware: Sequence[Middleware] = (),
         seed: int | None = None,
@@ -87,7 +91,7 @@ class Environment:
         if store == "postgres" and seed is not None:
             raise InvalidInput("seed= cannot be given with store='postgres': a server answers in an order of its own")
         self._workflows, self._activities, self._queues = list(workflows), [*activities, *jobs], queues
-        self._schedules = list(schedules)
+        self._schedules, self._subscriptions = list(schedules), list(subscriptions)
         self._settings, self._middleware = settings, middleware
         self.chance = None if seed is None else Chance(seed, slowest, failing)
         """The random choices of the seed."""
@@ -112,6 +116,7 @@ class Environment:
             jobs=app.jobs,
             queues=app.queues,
             schedules=app.schedules,
+            subscriptions=app.subscriptions,
             retention=app.retention,
             store=store,
             middleware=app.middleware,
@@ -146,7 +151,7 @@ class Environment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Do not wait for the leftovers of a failed test.
-        await self.worker.stop(grace=None if error is None else 0.001)
+        await self._running.stop(grace=None if error is None else 0.001)
         await self.client.__aexit__(None, None, None)
         await self._open.aclose()
 
@@ -315,6 +320,8 @@ class Environment:
         dead = self.worker.session
         if dead is None:
             raise RuntimeError("there was no worker that could have died")
+        if isinstance(self._running, DeliveringWorker):
+            self._running.abandon()
         await dead.abandoned()
         await asyncio.sleep(check_wait("downtime", downtime))
         await self._begin()
@@ -329,21 +336,27 @@ class Environment:
         workflows: Sequence[Workflow[..., Any]] | None = None,
         activities: Sequence[object] | None = None,
         schedules: Sequence[Schedule] | None = None,
+        subscriptions: Sequence[Subscription] | None = None,
         **settings: Any,
     ) -> None:
         """Stop the worker gracefully and start one with other code."""
-        await self.worker.stop()
+        await self._running.stop()
         self._workflows = self._workflows if workflows is None else list(workflows)
         self._activities = self._activities if activities is None else list(activities)
         self._schedules = self._schedules if schedules is None else list(schedules)
+        self._subscriptions = self._subscriptions if subscriptions is None else list(subscriptions)
         self._settings = self._settings | settings
         await self._begin()
 
     async def _begin(self) -> None:
-        self.worker = self._backend.worker(
-            self._workflows, with_doubles(self._activities), self._queues, self._schedules, **self._settings
-        )
-        await self.worker.start()
+        subscriptions = with_doubled_handlers(self._subscriptions, self._activities)
+        deliveries = delivery_jobs(subscriptions, self.client)
+        activities = [*with_doubles(self._activities), *deliveries.values()]
+        self.worker = self._backend.worker(self._workflows, activities, self._queues, self._schedules, **self._settings)
+        self._running: Worker | DeliveringWorker = self.worker
+        if subscriptions:
+            self._running = DeliveringWorker(self.worker, self._backend, subscriptions, deliveries)
+        await self._running.start()
 
 
 def _need_virtual_time(what: str) -> VirtualLoop:

@@ -80,7 +80,7 @@ class Worker:
         self._declared = declared_queues(queues)
         self._queues = list(self._declared)
         self._rooms = {name: one.per_worker for name, one in self._declared.items() if one.per_worker is not None}
-        self._store, self._settings, self._clock = store, settings, clock
+        self._store, self.settings, self._clock = store, settings, clock
         _check_transactional(store, self._activities.values())
         self._crew, self._waiters = crew, waiters
         self._stopping = False
@@ -106,7 +106,7 @@ class Worker:
             raise WorkerError("this worker has been started already")
         for sentence in Settings.strange_variables():
             log.warning("%s", sentence)
-        if self._settings.tune_collector:
+        if self.settings.tune_collector:
             tune_collector()
         await reconcile(self._store, self._plans)
         await set_limits(self._store, self._declared.values())
@@ -140,7 +140,7 @@ class Worker:
 
         Called again while a stop is under way, it cuts the waiting short.
         """
-        patience = self._settings.grace if grace is None else check_wait("grace", grace)
+        patience = self.settings.grace if grace is None else check_wait("grace", grace)
         if self._closing is not None:
             self._closing.hurry()
             return
@@ -172,7 +172,7 @@ class Worker:
             self._activities,
             self._queues,
             self._rooms,
-            self._settings,
+            self.settings,
             self._clock,
             self._lost,
             self._waiters,
