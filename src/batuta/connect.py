@@ -81,7 +81,7 @@ def _broker_for(given: Broker | str | None) -> tuple[Settings, Broker | None]:
         raise InvalidURL(f"{settings.bus!r} names no bus: use store, or pulsar://host:6650")
     from batuta.bus.pulsar import PulsarBus
 
-    return settings, PulsarBus(settings.bus)
+    return settings, PulsarBus(settings.bus, admin_url=settings.bus_admin_url)
 
 
 def store_for(url: str | None = None, *, namespace: str | None = None, codec: Codecs = None) -> Store:

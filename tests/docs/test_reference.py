@@ -48,7 +48,7 @@ def words(page: str) -> set[str]:
 
 def default_of(name: str) -> str:
     value = getattr(Settings(), name)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value) or "-"
 
 
 def test_every_error_is_documented_and_nothing_else() -> None:

@@ -77,6 +77,8 @@ class StoreMetrics:
             self._add("batuta_bus_waiting", [namespace, one.name], one.waiting)
             self._add("batuta_bus_running", [namespace, one.name], one.running)
             self._add("batuta_bus_lag_seconds", [namespace, one.name], _age(one.oldest_at, now))
+            if one.behind is not None:
+                self._add("batuta_bus_behind", [namespace, one.name], one.behind)
         for topic in bus.topics:
             self._add("batuta_bus_unsent", [namespace, topic.name], topic.unsent)
 

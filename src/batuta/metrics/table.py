@@ -336,6 +336,11 @@ GAUGES = (
         labels=("namespace", "subscription"),
     ),
     Gauge(
+        name="batuta_bus_behind",
+        help="Messages that the broker still holds for a subscription; it needs BATUTA_BUS_ADMIN_URL.",
+        labels=("namespace", "subscription"),
+    ),
+    Gauge(
         name="batuta_bus_unsent",
         help="Messages of a topic that wait in the store for the broker.",
         labels=("namespace", "topic"),

@@ -513,6 +513,7 @@ export interface BusSubscription {
   waiting: number;
   running: number;
   oldest_at: number | null;
+  behind: number | null;
   job: string;
   dead_letters: number;
 }

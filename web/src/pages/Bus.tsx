@@ -110,6 +110,7 @@ function Subscriptions({ page, drop }: { page: BusPage; drop: (one: BusSubscript
               <td data-label="State">{one.dead_letters > 0 ? <Link to="/dead-letters" query={named(one.job)}><Chip look={look(one)} /></Link> : <Chip look={look(one)} />}</td>
               <td data-label="Waiting" class="num">
                 {grouped(one.waiting)}
+                {one.behind !== null && <div class="faint small">{grouped(one.behind)} at {one.via}</div>}
               </td>
               <td data-label="Running" class="num">
                 <Link to="/runs" query={`kind=job&${named(one.job)}`}>{grouped(one.running)}</Link>

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import DecodeError, Raw, Struct, ValidationError, json
 
@@ -13,10 +15,13 @@ from batuta.clock import SECOND
 from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
 from batuta.journal.audit import Verb
-from batuta.journal.bus.messages import BusStatus, BusStore, StoredMessage
+from batuta.journal.bus.messages import BusStatus, BusStore, StoredMessage, SubscriptionStatus
 from batuta.names import check_name, check_reason
 
+log = logging.getLogger("batuta.bus")
+
 _MOST = 1_000
+_PATIENCE = 4.0
 _HANDED_OUT = 500
 _FOR_EVER = 1e10
 
@@ -56,15 +61,33 @@ class _Read(Struct):
     problem: str = ""
 
 
+class Backlog(Protocol):
+    """The part of a broker that knows how far subscriptions are behind."""
+
+    @property
+    def name(self) -> str: ...
+    async def behind(self, topic: str, name: str) -> int | None: ...
+
+
 class BusClient:
     """The bus of one namespace: `client.bus`."""
 
-    def __init__(self, service: BusService) -> None:
-        self._service = service
+    def __init__(self, service: BusService, broker: Backlog | None = None) -> None:
+        self._service, self._broker = service, broker
 
     async def status(self) -> BusStatus:
         """Topics, and subscriptions with what they have yet to get."""
-        return await self._service.store.bus_status()
+        return await self.with_backlog(await self._service.store.bus_status())
+
+    async def with_backlog(self, status: BusStatus) -> BusStatus:
+        """The same, with what the broker still holds for each subscription, as far as it says so in time."""
+        broker = self._broker
+        if broker is not None:
+            theirs = [one for one in status.subscriptions if one.via == broker.name]
+            found = await asyncio.gather(*(_behind(broker, one) for one in theirs))
+            for one, behind in zip(theirs, found, strict=True):
+                one.behind = behind
+        return status
 
     async def messages(self, topic: str, *, cursor: int | None = None, limit: int = 50) -> MessagePage:
         """Messages of a topic that are kept, newest first. `cursor`: of the page before."""
@@ -86,6 +109,15 @@ class BusClient:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _FOR_EVER:
             raise InvalidInput(f"keep={keep!r} must say for how long messages are kept, such as 7 days; 0 keeps none")
         return await prune_messages(self._service.store, round(seconds * SECOND))
+
+
+async def _behind(broker: Backlog, one: SubscriptionStatus) -> int | None:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await broker.behind(one.topic, one.name)
+    except Exception as error:  # noqa: BLE001 - the rest of the status is worth having without it
+        log.warning("how far subscription %r is behind is not known: %r", one.name, error)
+        return None
 
 
 async def prune_messages(store: BusStore, keep: int) -> int:

@@ -71,15 +71,17 @@ def subscriptions(common: CommonOptions) -> None:
 @click.command()
 @with_common_options
 def lag(common: CommonOptions) -> None:
-    """Show what each subscription has yet to get: waiting messages, open runs, and when the oldest was published."""
+    """Show what each subscription has yet to get: waiting messages, open runs, what its broker still holds, and when
+    the oldest was published."""
     found = common.ask(lambda client: client.bus.status()).subscriptions
 
     def human(console: Any) -> None:
         from batuta.cli.output.tables import table, when
 
-        made = table("name", "topic", "waiting", "running", "oldest (UTC)")
+        made = table("name", "topic", "waiting", "running", "at the broker", "oldest (UTC)")
         for one in found:
-            made.add_row(one.name, one.topic, str(one.waiting), str(one.running), when(_moment(one.oldest_at)))
+            behind = "" if one.behind is None else str(one.behind)
+            made.add_row(one.name, one.topic, str(one.waiting), str(one.running), behind, when(_moment(one.oldest_at)))
         console.print(made)
         _say_when_none(found)
 

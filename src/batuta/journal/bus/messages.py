@@ -94,6 +94,8 @@ class SubscriptionStatus(SubscriptionRow, kw_only=True):
     """Open runs."""
     oldest_at: int | None
     """When the first of them was published."""
+    behind: int | None = None
+    """Messages that its broker still holds for it; None: it has none, or does not say. No store knows it."""
 
 
 class TopicStatus(Struct, kw_only=True):

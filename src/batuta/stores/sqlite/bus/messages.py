@@ -161,5 +161,5 @@ def _structs(kind: type[S], rows: sqlite3.Cursor) -> list[S]:
     """Rows whose columns are the fields of the struct, in their order."""
     fields = kind.__struct_fields__
     flags = [field for field in ("taken", "ordered") if field in fields]
-    found = [dict(zip(fields, row, strict=True)) for row in rows]
+    found = [dict(zip(fields[: len(row)], row, strict=True)) for row in rows]
     return [kind(**row | {flag: bool(row[flag]) for flag in flags}) for row in found]
