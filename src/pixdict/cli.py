@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -31,43 +32,77 @@ def directory(**options: Any) -> None:
     run(**options)
 
 
+def _servers(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of those who run everything in one process."""
+    for option in (
+        click.option("--open-for", type=click.FloatRange(0, 3600, min_open=True), default=15.0, show_default=True,
+                     help="Seconds that the breaker stays open."),
+        click.option("--wait", type=click.FloatRange(0, 60), default=3.0, show_default=True,
+                     help="Seconds that a request waits for its outcome before it gets 202."),
+        click.option("--replica", help="PostgreSQL: where rows are read while the store is away."),
+        click.option("--redis", help="redis://...; without it a Valkey of its own, or else memory."),
+        click.option("--bus", help="pulsar://...; without it messages go through the store."),
+        click.option("--store", help="postgresql://...; without it an SQLite file."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @root.command()
 @click.option("--port", type=click.IntRange(0, 65_535), default=8290, show_default=True, help="Of the dashboard.")
 @click.option("--folder", type=click.Path(file_okay=False), help="Of its files; without it they are gone at the end.")
 @click.option("--category", type=click.Choice(list("ABCDEFGH")), default="A", show_default=True)
-def dev(**options: Any) -> None:
-    """Run directory, Bridge, monitor, server and dashboard in one process, on SQLite.
+@_servers
+def dev(folder: str | None, **options: Any) -> None:
+    """Run all of pixdict in one process: directory, Bridge, connect, core, server and dashboard.
 
-    It listens to this machine alone. The page Simulator has the knobs of the directory.
+    It listens to this machine alone. The page Simulator has the knobs of the directory, the page Scenarios makes
+    things go wrong and shows what became of them.
     """
+    from batuta.errors import BatutaError
     from pixdict.dev.command import run
+    from pixdict.dev.stand import Options
+    from pixdict.errors import DatabaseTimeout
 
-    run(**options)
+    try:
+        run(folder, Options(**options))
+    except (BatutaError, DatabaseTimeout) as error:
+        raise click.ClickException(str(error)) from None
 
 
 @root.command()
-@click.option("--role", type=click.Choice(["bridge", "connect"]), required=True)
+@click.option("--role", type=click.Choice(["core", "connect", "bridge", "directory"]), required=True)
 @click.option("--store", default="sqlite:///batuta.db", show_default=True, help="The database of Batuta.")
-@click.option("--participant", default="12345678", show_default=True, help="bridge: its ISPB.")
+@click.option("--bus", help="pulsar://...; without it messages go through the store.")
+@click.option("--redis", help="redis://...: caches, and a faster look at kept answers.")
+@click.option("--participant", default="12345678", show_default=True, help="Our ISPB.")
+@click.option("--listen", help="HOST:PORT. bridge: for gRPC. core, directory: for HTTP.")
 @click.option(
     "--directory", default="http://127.0.0.1:16522", show_default=True, help="bridge: where the directory is."
 )
-@click.option("--listen", default="127.0.0.1:50051", show_default=True, help="bridge: for gRPC.")
-@click.option("--redis", help="bridge: a cache in front of kept answers.")
+@click.option("--attempts", type=click.IntRange(1, 10), default=1, show_default=True,
+              help="bridge: calls of the directory for each call; connect makes three attempts itself.")  # fmt: skip
 @click.option("--key", help="bridge: a PEM file, to sign with.")
 @click.option("--certificate", help="bridge: a PEM file, of that key.")
 @click.option("--directory-certificate", help="bridge: a PEM file, to verify answers with.")
 @click.option("--bridge", default="127.0.0.1:50051", show_default=True, help="connect: where the Bridge listens.")
-@click.option("--database", default="sqlite:///pixdict.db", show_default=True, help="connect: for its own tables.")
+@click.option("--database", default="sqlite:///pixdict.db", show_default=True,
+              help="connect: for the tables of monitor and reconciliation.")  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="connect: for Prometheus.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="connect: where they are served.")
+@click.option("--wait", type=click.FloatRange(0, 60), default=25.0, show_default=True,
+              help="core: seconds that a request waits for its outcome before it gets 202.")  # fmt: skip
+@click.option("--replica", help="core: a database where rows are read while the store is away.")
+@click.option("--path", default="directory.db", show_default=True, help="directory: its SQLite file.")
 def serve(**options: Any) -> None:
     """Run one part as a process of its own. Each option may also stand in PIXDICT_SERVE_..."""
     from batuta.errors import BatutaError
+    from pixdict.errors import DatabaseTimeout
     from pixdict.serve import Options, run
 
     try:
         run(Options(**options))
-    except BatutaError as error:
+    except (BatutaError, DatabaseTimeout) as error:
         raise click.ClickException(str(error)) from None
 
 

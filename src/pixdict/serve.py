@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from contextlib import AsyncExitStack
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import click
 from cryptography import x509
 from msgspec import Struct
 
-from batuta import connect
-from batuta.cache import open_cache
-from batuta.metrics import expose
+from batuta import Batuta, connect
+from batuta.cache import Cache, open_cache
+from batuta.metrics import Metrics, expose
 from pixdict.bridge import BridgeClient, BridgeSettings, serve
+from pixdict.caches import open_caches
 from pixdict.connect.database import open_database
-from pixdict.connect.monitor import MonitorTables, metrics
-from pixdict.connect.worker import monitor_worker
+from pixdict.connect.keys import KeyTables
+from pixdict.connect.monitor import metrics
+from pixdict.connect.worker import connect_workers
+from pixdict.core import Core, CoreSettings, core_worker, serve_core
 from pixdict.dict.signatures import Signer
+
+LISTEN = {"bridge": "127.0.0.1:50051", "core": "127.0.0.1:8290", "directory": "127.0.0.1:16522"}
+"""Where each role listens unless told."""
+SECRET = "BATUTA_SERVER_SECRET"  # noqa: S105 - its name
+_SHORTEST = 32
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -28,49 +39,113 @@ class Options(Struct, frozen=True, kw_only=True):
     store: str
     participant: str
     directory: str
-    listen: str
     bridge: str
     database: str
+    listen: str | None = None
+    bus: str | None = None
     redis: str | None = None
+    replica: str | None = None
+    wait: float = 25.0
+    attempts: int = 1
+    path: str = "directory.db"
     metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
     key: str | None = None
     certificate: str | None = None
     directory_certificate: str | None = None
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens. Raises UsageError."""
+        host, mark, port = (self.listen or LISTEN[self.role]).rpartition(":")
+        if not mark or not port.isdecimal() or int(port) > 65_535:
+            raise click.UsageError(f"--listen {self.listen!r}: give HOST:PORT, such as {LISTEN[self.role]}")
+        return host.strip("[]"), int(port)
+
 
 def run(options: Options) -> None:
     """Serve until Ctrl-C or SIGTERM."""
-    asyncio.run({"bridge": _bridge, "connect": _connect}[options.role](options))
+    if options.role == "directory":
+        from pixdict.directory.command import run as simulate
+
+        host, port = options.address
+        return simulate(host, port, options.path, (), "off", (), "stepped", check_digits=False)
+    return asyncio.run({"bridge": _bridge, "connect": _connect, "core": _core}[options.role](options))
 
 
 async def _bridge(options: Options) -> None:
     settings = BridgeSettings(
         directory=options.directory,
         participant=options.participant,
+        attempts=options.attempts,
         signer=_signer(options),
         trusted=_certificate(options.directory_certificate),
     )
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(connect(options.store, migrate=True))
-        cache = None if options.redis is None else await stack.enter_async_context(await open_cache(options.redis))
-        bridge = await stack.enter_async_context(serve(settings, client, address=options.listen, cache=cache))
+        client, cache, _ = await _opened(stack, options)
+        address = options.listen or LISTEN["bridge"]
+        bridge = await stack.enter_async_context(serve(settings, client, address=address, cache=cache))
         await _until_told(f"bridge of {options.participant} listens at {bridge.address}")
 
 
 async def _connect(options: Options) -> None:
-    counted = metrics()
     async with AsyncExitStack() as stack:
+        client, _, counted = await _opened(stack, options)
         database = await open_database(options.database)
         stack.push_async_callback(database.close)
-        client = await stack.enter_async_context(connect(options.store, migrate=True, middleware=[counted]))
         bridge = await stack.enter_async_context(BridgeClient(options.bridge))
-        tables = MonitorTables(database)
-        await stack.enter_async_context(monitor_worker(client, bridge, tables, counted.registry))
-        said = "the monitor runs every five minutes"
+        tables = await _tables(stack, options, client)
+        working = connect_workers(client, bridge, tables, database, counted.registry, participant=options.participant)
+        await stack.enter_async_context(working)
+        said = f"connect of {options.participant} works on keys, claims, reconciliation and the monitor"
         if options.metrics_port is not None:
-            port = stack.enter_context(expose(counted, options.metrics_port))
-            said += f"; metrics at http://127.0.0.1:{port}/metrics"
+            port = stack.enter_context(expose(counted, options.metrics_port, host=options.metrics_host))
+            said += f"; metrics at http://{options.metrics_host}:{port}/metrics"
         await _until_told(said)
+
+
+async def _core(options: Options) -> None:
+    host, port = options.address
+    settings = CoreSettings(participant=options.participant, wait=options.wait)
+    async with AsyncExitStack() as stack:
+        client, _, counted = await _opened(stack, options)
+        if not _is_loopback(host) and not await client.api_keys.any():
+            raise click.ClickException(
+                f"--listen {host}:{port} would let others in, and there is no API key: make one with "
+                f"`batuta api-keys create NAME --scope operator`"
+            )
+        replica = None
+        if options.replica is not None:
+            other = await open_database(options.replica)
+            stack.push_async_callback(other.close)
+            replica = KeyTables(other)
+        core = Core(client, await _tables(stack, options, client), settings, replica=replica)
+        await stack.enter_async_context(core_worker(core))
+        try:
+            serving = serve_core(core, host=host, port=port, secret=_secret(), metrics=counted)
+            url = await stack.enter_async_context(serving)
+        except OSError as error:
+            raise click.ClickException(f"core cannot listen at {host}:{port}: {error.strerror or error}") from None
+        await _until_told(f"core of {options.participant} listens at {url}/api/v1/keys")
+
+
+async def _opened(stack: AsyncExitStack, options: Options) -> tuple[Batuta, Cache | None, Metrics]:
+    """The client, the cache if there is one, and what both are counted by."""
+    counted = metrics()
+    around: list[Any] = [counted]
+    cache = None
+    if options.redis is not None:
+        cache = await stack.enter_async_context(await open_cache(options.redis, observer=counted.observe_cache))
+        around.append(open_caches(cache).workflows)
+    client = connect(options.store, migrate=True, middleware=around, bus=options.bus)
+    return await stack.enter_async_context(client), cache, counted
+
+
+async def _tables(stack: AsyncExitStack, options: Options, client: Batuta) -> KeyTables:
+    """Our entries and claims: beside the store, so that a row and its message are durable together."""
+    database = await open_database(options.store, client)
+    stack.push_async_callback(database.close)
+    return KeyTables(database)
 
 
 async def _until_told(said: str) -> None:
@@ -79,6 +154,21 @@ async def _until_told(said: str) -> None:
         asyncio.get_running_loop().add_signal_handler(name, ended.set)
     click.echo(f"{said}; Ctrl-C ends it")
     await ended.wait()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _secret() -> bytes | None:
+    """Signs sessions; None: they end with the process. Raises UsageError."""
+    text = os.environ.get(SECRET, "")
+    if text and len(text) < _SHORTEST:
+        raise click.UsageError(f"{SECRET} must have {_SHORTEST} characters or more: anybody could guess it")
+    return text.encode() or None
 
 
 def _signer(options: Options) -> Signer | None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlparse
+from uuid import uuid4
 
 import httpcore2
 import msgspec
@@ -14,10 +16,18 @@ import pytest
 from click.testing import CliRunner
 
 from batuta import connect
+from pixdict.bridge import BridgeClient, BridgeSettings, serve
 from pixdict.cli import root
 from pixdict.connect.monitor import SCHEDULE_ID
-from pixdict.dev.stand import ISPB, stand
-from pixdict.directory import Directory
+from pixdict.dev.stand import ISPB, OTHER, Options, stand
+from pixdict.dict.claims import Claim
+from tests.cache.conftest import valkey
+from tests.pixdict.core.kit import eventually, key
+from tests.pixdict.directory.kit import account, person
+
+__all__ = ["valkey"]
+
+FAST = Options(port=0, open_for=1.0, wait=20.0)
 
 
 class Browser:
@@ -52,7 +62,7 @@ class Browser:
 
 
 async def test_a_balance_that_runs_low_is_an_alert_on_the_page_and_in_the_metrics(tmp_path):
-    async with stand(tmp_path, port=0, fast=True) as running, Browser.opened(running.url) as browser:
+    async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
         client = running.client
         assert await browser.act("read-claims", {"count": 40}) == (200, {"message": "40 NotFound"})
         shown = await browser.page("simulator")
@@ -74,7 +84,7 @@ async def test_a_balance_that_runs_low_is_an_alert_on_the_page_and_in_the_metric
 
 
 async def test_the_knobs_of_the_simulator_work_and_refuse_what_is_wrong(tmp_path):
-    async with stand(tmp_path, port=0, fast=True) as running, Browser.opened(running.url) as browser:
+    async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
         assert (await browser.act("add-a-fault", {"operation": "nothing"}))[0] == 400
         assert (await browser.act("add-a-fault", {"kind": "explode"}))[0] == 400
         assert (await browser.act("set-a-balance", {"policy": "NONE", "tokens": 1}))[0] == 400
@@ -110,6 +120,12 @@ async def said_by(process):
         return await process.stdout.readline()
 
 
+def address_in(said):
+    found = re.search(r"http://[\d.:]+", said)
+    assert found, said
+    return found[0]
+
+
 @asynccontextmanager
 async def part(*arguments):
     """A part as a process, and what it says first."""
@@ -120,21 +136,105 @@ async def part(*arguments):
         yield (await said_by(running)).decode()
     finally:
         running.terminate()
-        assert await running.wait() == 0
+        assert await running.wait() in (0, -signal.SIGTERM)
 
 
-async def test_bridge_and_monitor_run_as_processes_of_their_own(tmp_path):
-    async with Directory.serve() as directory:
-        store, database = f"sqlite:///{tmp_path}/batuta.db", f"sqlite:///{tmp_path}/pixdict.db"
-        told = ["--role", "bridge", "--store", store, "--directory", directory.url, "--listen", "127.0.0.1:0"]
-        async with part("serve", *told) as said:
+async def test_all_parts_run_as_processes_of_their_own_on_postgresql_and_valkey(
+    postgres_url, empty_postgres_url, valkey, tmp_path
+):
+    shared = ["--store", postgres_url, "--redis", valkey.url]
+    async with AsyncExitStack() as stack:
+        here = ["--listen", "127.0.0.1:0"]
+        directory = part("serve", "--role", "directory", *here, "--path", f"{tmp_path}/d.db")
+        beginning = [directory, part("serve", "--role", "core", *shared, *here)]
+        said, core = await asyncio.gather(*(stack.enter_async_context(one) for one in beginning))
+        there = ["--directory", address_in(said), *here]
+        async with part("serve", "--role", "bridge", *shared, *there) as said:
             address = said.split(" at ")[1].split(";")[0]
-            more = ["--bridge", address, "--database", database, "--metrics-port", "0"]
-            async with part("serve", "--role", "connect", "--store", store, *more) as said:
+            more = ["--bridge", address, "--database", empty_postgres_url, "--metrics-port", "0"]
+            async with part("serve", "--role", "connect", *shared, *more) as said:
                 assert "metrics at http://127.0.0.1:" in said
-                async with connect(store) as client:
+                async with Browser.opened(address_in(core)) as browser:
+                    status, body = await browser("POST", "/api/v1/keys", key())
+                    assert status == 201, body
+                    _, found = await browser("GET", "/api/v1/keys/%2B5561988887777")
+                    assert msgspec.json.decode(found)["status"] == "ACTIVE"
+                async with connect(postgres_url) as client:
                     handle = await client.schedules.trigger(SCHEDULE_ID)
                     assert await handle.result() == 0
+                    known = {one.id for one in await client.schedules.list()}
+                    assert known >= {SCHEDULE_ID, "poll-claims", "reconcile-keys"}
+
+
+async def test_a_key_made_over_http_is_on_the_page_of_keys_with_its_run(tmp_path):
+    async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
+        status, body = await browser("POST", "/api/v1/keys", key())
+        assert status == 201, body
+        id = msgspec.json.decode(body)["entry_id"]
+        [row] = (await browser.page("keys"))["tables"][0]["rows"]
+        assert row[:3] == ["+5561988887777", "PHONE", "ACTIVE"]
+        assert row[4:7] == [{"run": f"create-{id}"}, "create", "done"]
+        stored = running.directory.storage.entry("+5561988887777")
+        assert stored is not None
+        assert row[7] == stored.cid[:12]
+        assert str((await (await running.client.get(f"create-{id}")).describe()).state) == "completed"
+        assert "reconcile-keys" in {one.id for one in await running.client.schedules.list()}
+
+
+async def test_a_claim_of_another_institution_is_on_the_page_of_claims_with_its_run(tmp_path):
+    async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
+        assert (await browser("POST", "/api/v1/keys", key()))[0] == 201
+        told = BridgeSettings(directory=running.directory.url, participant=OTHER, open_for=FAST.open_for)
+        async with serve(told, running.client, grace=0.5) as other, BridgeClient(other.address) as speaks:
+            claim = Claim(
+                type="OWNERSHIP",
+                key="+5561988887777",
+                key_type="PHONE",
+                claimer_account=account(OTHER),
+                claimer=person("99988877766", "Maria Souza"),
+            )
+            opened = await speaks.create_claim(claim, request_id=uuid4())
+        await (await running.client.schedules.trigger("poll-claims")).result()
+
+        async def shown():
+            return (await browser.page("claims"))["tables"][0]["rows"]
+
+        row = (await eventually(shown))[0]
+        assert row[:3] == ["+5561988887777", "OWNERSHIP", "DONOR"]
+        assert row[6:8] == [{"run": f"answer-{opened.id}"}, OTHER]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--store", "mysql://x"], "mysql"),
+        (["--redis", "http://x"], "redis://"),
+        (["--wait", "-1"], "--wait"),
+        (["--open-for", "0"], "--open-for"),
+        (["--bus", "kafka://x"], "kafka"),
+    ],
+)
+def test_dev_with_wrong_options_says_so_and_ends(tmp_path, options, said):
+    result = CliRunner().invoke(root, ["dev", "--port", "0", "--folder", str(tmp_path), *options])
+    assert result.exit_code != 0
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--listen", "0.0.0.0:0"], "there is no API key"),
+        (["--participant", "1"], "is not an ISPB"),
+        (["--redis", "http://x"], "redis://"),
+        (["--replica", "mysql://x"], "mysql"),
+    ],
+)
+def test_core_with_wrong_options_says_so_and_ends(tmp_path, options, said):
+    given = ["serve", "--role", "core", "--store", f"sqlite:///{tmp_path}/batuta.db", *options]
+    result = CliRunner().invoke(root, given)
+    assert result.exit_code != 0
+    assert said in result.output
 
 
 @pytest.mark.parametrize(

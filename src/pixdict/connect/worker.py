@@ -1,11 +1,15 @@
-"""The worker that runs the monitor."""
+"""The workers of connect: the monitor alone, or all of them."""
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from batuta import Batuta
+from pixdict.bridge import BridgeClient
+from pixdict.connect.database import Database
+from pixdict.connect.keys import KeyTables, keys_worker
 from pixdict.connect.monitor import (
     QUEUE,
     WORKFLOWS,
@@ -15,6 +19,7 @@ from pixdict.connect.monitor import (
     RateLimitActivities,
     schedule,
 )
+from pixdict.connect.reconciliation import reconciliation_worker
 
 
 def monitor_worker(
@@ -29,3 +34,24 @@ def monitor_worker(
         schedules=[schedule()],
         **settings,
     )
+
+
+@asynccontextmanager
+async def connect_workers(
+    client: Batuta,
+    bridge: BridgeClient,
+    tables: KeyTables,
+    database: Database,
+    registry: Any,
+    *,
+    participant: str,
+    **settings: Any,
+) -> AsyncIterator[None]:
+    """Everything that connect runs: the monitor, keys and claims with the polling of claims, and the nightly
+    reconciliation. `tables`: our entries and claims. `database`: for the tables of the monitor and reconciliation."""
+    async with (
+        monitor_worker(client, bridge, MonitorTables(database), registry, **settings),
+        keys_worker(client, bridge, tables, participant=participant, **settings),
+        reconciliation_worker(client, bridge, tables, database, registry, **settings),
+    ):
+        yield

@@ -10,34 +10,36 @@ from pathlib import Path
 
 import click
 
-from pixdict.dev.stand import ISPB, stand
+from pixdict.dev.stand import ISPB, Options, stand
 
 
-def run(folder: str | None, port: int, category: str) -> None:
+def run(folder: str | None, options: Options) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="pixdict-") as here:
         path = Path(here)
         path.mkdir(parents=True, exist_ok=True)
         try:
-            asyncio.run(_serve(path, port, category))
+            asyncio.run(_serve(path, options))
         except OSError as error:
             raise click.ClickException(str(error)) from None
 
 
-async def _serve(folder: Path, port: int, category: str) -> None:
+async def _serve(folder: Path, options: Options) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, ended.set)
-    async with stand(folder, port=port, category=category) as running:
+    async with stand(folder, options) as running:
         await running.client.schedules.trigger("monitor-rate-limits-cron")
         for what, where in (
             ("dashboard", running.url),
+            ("keys", f"{running.url}/api/v1/keys"),
             ("DICT", f"{running.url}/dict"),
             ("simulator", f"{running.url}/simulator"),
             ("metrics", f"{running.url}/metrics"),
-            ("directory", f"{running.directory.url}/api/v2/ (participant {ISPB}, category {category})"),
+            ("directory", f"{running.directory.url}/api/v2/ (participant {ISPB}, category {options.category})"),
             ("bridge", f"{running.bridge.address} (gRPC, with reflection)"),
+            ("cache", "Redis or Valkey, over a wire that can be cut" if running.redis_url else "memory"),
             ("files", str(folder)),
         ):
             click.echo(f"{what:<10} {where}")

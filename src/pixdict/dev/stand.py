@@ -1,67 +1,185 @@
-"""Directory, Bridge, monitor, server and dashboard in one event loop, on SQLite."""
+"""All of pixdict in one event loop: directory, Bridge, connect, core, server and dashboard."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
+from msgspec import Struct
 
 from batuta import Batuta, connect
+from batuta.cache import Cache, open_cache
 from batuta.server import Server
 from pixdict.bridge import Bridge, BridgeClient, BridgeSettings, serve
-from pixdict.connect.database import open_database
+from pixdict.caches import open_caches
+from pixdict.connect.database import Database, open_database
+from pixdict.connect.keys import KeyTables, keys_worker
+from pixdict.connect.keys.page import claims_page, keys_page
 from pixdict.connect.monitor import MonitorTables, metrics
 from pixdict.connect.monitor.page import dict_page
+from pixdict.connect.reconciliation import Audit, reconciliation_page, reconciliation_worker
 from pixdict.connect.worker import monitor_worker
+from pixdict.core import Core, CoreSettings, core_server, core_worker
+from pixdict.dev.parts import Primary, Stoppable, SwitchedDatabase, copy_file
 from pixdict.dev.simulator_page import simulator_page
+from pixdict.dev.valkey import own_valkey
+from pixdict.dev.wire import Wire, place_of, through
 from pixdict.directory import Directory, DirectorySettings, Participant
 
 ISPB = "12345678"
 OTHER = "87654321"
+POSTGRES, REDIS = 5432, 6379
 
 
-class Stand(NamedTuple):
+class Options(Struct, frozen=True, kw_only=True):
+    """What `pixdict dev` may be told. Times are seconds."""
+
+    port: int = 8290
+    """Of the dashboard; 0: any that is free."""
+    category: str = "A"
+    store: str | None = None
+    bus: str | None = None
+    redis: str | None = None
+    replica: str | None = None
+    wait: float = 3.0
+    """For so long a request waits for its outcome."""
+    open_for: float = 15.0
+    """The breaker."""
+
+
+class Stand:
     """What runs, and where."""
 
+    folder: Path
+    options: Options
     directory: Directory
     bridge: Bridge
+    speaks: BridgeClient
     client: Batuta
+    store: str
+    """The address of the store, as every part uses it."""
+    database: str
+    """The address of the tables of monitor and reconciliation."""
+    tables: KeyTables
+    core: Core
+    cache: Cache
+    redis: Wire | None
+    """The wire to Redis; None: there is none that could be cut."""
+    redis_url: str
+    """Over that wire; empty: the cache is in memory."""
+    primary: Primary
+    keys: Stoppable
+    """The worker of keys and claims."""
+    copy_replica: Callable[[], Awaitable[None]] | None
+    """Brings the replica up to date; None: there is no replica."""
     url: str
     """Of the dashboard."""
 
 
 @asynccontextmanager
-async def stand(folder: Path, *, port: int = 8290, category: str = "A", fast: bool = False) -> AsyncIterator[Stand]:
-    """Everything, with its files in `folder`. Port 0: any that is free. `fast`: short waits, for tests."""
-    counted = metrics()
-    participants = {ISPB: Participant(category=category), OTHER: Participant(category=category)}
-    settings = DirectorySettings(participants=participants)
-    store = f"sqlite:///{folder / 'batuta.db'}"
-    database = await open_database(f"sqlite:///{folder / 'pixdict.db'}")
-    tables = MonitorTables(database)
-    try:
-        async with (
-            Directory.serve(settings, path=folder / "directory.db") as directory,
-            connect(store, migrate=True, middleware=[counted]) as client,
-            serve(_settings(directory, fast=fast), client, grace=0.5) as bridge,
-            BridgeClient(bridge.address) as speaks,
-            monitor_worker(client, speaks, tables, counted.registry, grace=1.0),
-        ):
-            pages = [dict_page(tables), simulator_page(directory, speaks, bridge, ISPB)]
-            async with _dashboard(Server(client, metrics=counted, pages=pages), port) as url:
-                yield Stand(directory, bridge, client, url)
-    finally:
-        await database.close()
+async def stand(folder: Path, options: Options = Options()) -> AsyncIterator[Stand]:
+    """Everything, with its files in `folder`."""
+    made, counted = Stand(), metrics()
+    made.folder, made.options, told = folder, options, f"sqlite:///{folder / 'batuta.db'}"
+    async with AsyncExitStack() as stack:
+        settings = DirectorySettings(participants=dict.fromkeys((ISPB, OTHER), Participant(category=options.category)))
+        made.directory = await stack.enter_async_context(Directory.serve(settings, path=folder / "directory.db"))
+        await _open_redis(made, stack)
+        address = made.redis_url or "memory://"
+        made.cache = await stack.enter_async_context(await open_cache(address, observer=counted.observe_cache))
+        wire, made.store = await _wired(stack, options.store or told, ("postgresql", "postgres"), POSTGRES)
+        around = [counted, open_caches(made.cache).workflows]
+        client = connect(made.store, migrate=True, middleware=around, bus=options.bus)
+        made.client = await stack.enter_async_context(client)
+        made.bridge = await stack.enter_async_context(
+            serve(_bridge_settings(made), made.client, cache=made.cache, grace=0.5)
+        )
+        made.speaks = await stack.enter_async_context(BridgeClient(made.bridge.address))
+        switch = SwitchedDatabase(await open_database(made.store, made.client))
+        stack.push_async_callback(switch.close)
+        made.tables, made.primary = KeyTables(switch), Primary(wire, switch)
+        replica = await _open_replica(made, stack)
+        made.database = f"sqlite:///{folder / 'pixdict.db'}"
+        database = await open_database(made.database)
+        stack.push_async_callback(database.close)
+        await _begin_workers(made, stack, database, counted.registry)
+        told_core = CoreSettings(participant=ISPB, wait=options.wait, poll=0.1)
+        made.core = Core(made.client, made.tables, told_core, replica=replica)
+        stack.push_async_callback(made.core.close)
+        await stack.enter_async_context(core_worker(made.core, grace=1.0))
+        server = core_server(made.core, metrics=counted, pages=_pages(made, database))
+        made.url = await stack.enter_async_context(_dashboard(server, options.port))
+        yield made
 
 
-def _settings(directory: Directory, *, fast: bool) -> BridgeSettings:
-    return BridgeSettings(
-        directory=directory.url, participant=ISPB, first_wait=0.01 if fast else 1.0, open_for=1.0 if fast else 15.0
-    )
+async def _open_redis(made: Stand, stack: AsyncExitStack) -> None:
+    url = made.options.redis or await stack.enter_async_context(own_valkey(made.folder))
+    made.redis, made.redis_url = None, ""
+    if url is not None:
+        made.redis, made.redis_url = await _wired(stack, url, ("redis",), REDIS)
+
+
+async def _wired(stack: AsyncExitStack, url: str, schemes: tuple[str, ...], port: int) -> tuple[Wire | None, str]:
+    """A wire to a server, and its address over it. A URL of another scheme stays as it is."""
+    place = place_of(url, port) if url.partition(":")[0] in schemes else None
+    if place is None:
+        return None, url
+    wire = await stack.enter_async_context(Wire.to(*place))
+    return wire, through(url, wire)
+
+
+async def _open_replica(made: Stand, stack: AsyncExitStack) -> KeyTables | None:
+    """SQLite: a copy of the file. PostgreSQL: the one that was given."""
+    url, made.copy_replica = made.options.replica, None
+    if made.store.startswith("sqlite:///"):
+        path = made.folder / "replica.db"
+        source = Path(made.store.removeprefix("sqlite:///"))
+
+        async def copy() -> None:
+            await made.tables.prepare()
+            await copy_file(source, path)
+
+        url, made.copy_replica = f"sqlite:///{path}", copy
+    elif url is not None:
+
+        async def replicated() -> None:  # by PostgreSQL itself
+            await asyncio.sleep(0)
+
+        made.copy_replica = replicated
+    if url is None:
+        return None
+    other = await open_database(url)
+    stack.push_async_callback(other.close)
+    return KeyTables(other)
+
+
+async def _begin_workers(made: Stand, stack: AsyncExitStack, database: Database, registry: Any) -> None:
+    """Those of connect. That of keys can be stopped, so that a process of its own takes its place."""
+    client, bridge, tables = made.client, made.speaks, made.tables
+    await stack.enter_async_context(monitor_worker(client, bridge, MonitorTables(database), registry, grace=1.0))
+    reconciling = reconciliation_worker(client, bridge, tables, database, registry, grace=1.0)
+    await stack.enter_async_context(reconciling)
+    made.keys = Stoppable(lambda: keys_worker(client, bridge, tables, participant=ISPB, grace=1.0))
+    await stack.enter_async_context(made.keys)
+
+
+def _pages(made: Stand, database: Database) -> list[Any]:
+    return [
+        dict_page(MonitorTables(database)),
+        keys_page(made.tables),
+        claims_page(made.tables),
+        reconciliation_page(Audit(database)),
+        simulator_page(made.directory, made.speaks, made.bridge, ISPB),
+    ]
+
+
+def _bridge_settings(made: Stand) -> BridgeSettings:
+    """Connect makes the attempts."""
+    return BridgeSettings(directory=made.directory.url, participant=ISPB, attempts=1, open_for=made.options.open_for)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from batuta import NonRetryable
-from pixdict.dict.claims import Claim
+from pixdict.dict.claims import Claim, Role
 from pixdict.dict.entries import Account, Entry, Person
 
 
@@ -132,6 +132,11 @@ class ClaimRow(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     """The end of the resolution period."""
     created_at: datetime | None = None
+
+    @property
+    def run(self) -> str:
+        """The id of the run that the claim is."""
+        return f"answer-{self.directory_id}" if self.side == Role.DONOR else f"claim-{self.id}"
 
 
 class EntryNotActive(NonRetryable):
