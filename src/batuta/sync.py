@@ -15,9 +15,19 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.thread import ThreadPoolExecutor  # which registers before us: last in, first out
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager, suppress
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Self,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from batuta import client as aio
 from batuta.authoring.backend import RunPage
@@ -49,11 +59,12 @@ from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.retention import Retention
 from batuta.resilience.operators import Breakers as AsyncBreakers
 from batuta.resilience.operators import Limits as AsyncLimits
+from batuta.sync_verbs import blocking
 from batuta.webhooks.manager import Webhooks as AsyncWebhooks
 
-A = TypeVar("A")
-A_co = TypeVar("A_co", covariant=True)
-P = ParamSpec("P")
+if TYPE_CHECKING:
+    from batuta.sync_flows import Flows
+
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -80,22 +91,6 @@ def connect(
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))
-
-
-class _Face(Protocol[A_co]):
-    """Blocking verbs, in place of an async object."""
-
-    def _ask(self, work: Callable[[A_co], Coroutine[Any, Any, T]]) -> T: ...
-
-
-def blocking(verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Face[A], P], T]:
-    """The same verb, but it returns when it is done. A new verb of the async side is one line with this."""
-
-    @wraps(verb)
-    def call(self: _Face[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._ask(lambda real: verb(real, *args, **kwargs))
-
-    return call
 
 
 class Client:
@@ -283,6 +278,13 @@ class Client:
     def limits(self) -> Limits:
         """Limits towards partners: listed and changed."""
         return Limits(self)
+
+    @property
+    def flows(self) -> Flows:
+        """Flows, their events, runs and secrets."""
+        from batuta.sync_flows import Flows
+
+        return Flows(self)
 
     @property
     def webhooks(self) -> Webhooks:

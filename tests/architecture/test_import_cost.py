@@ -17,7 +17,19 @@ NOT_NEEDED = {
 }
 
 
-OURS_NOT_NEEDED = {"cache", "check", "cli", "engine", "flows", "server", "stores", "sync", "testing", "webhooks"}
+OURS_NOT_NEEDED = {
+    "cache",
+    "check",
+    "cli",
+    "engine",
+    "flows",
+    "server",
+    "stores",
+    "sync",
+    "sync_flows",
+    "testing",
+    "webhooks",
+}
 """Rooms that are imported when they are used: with them `import batuta` takes more than 100 ms."""
 
 

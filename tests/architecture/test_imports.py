@@ -21,7 +21,7 @@ FOUNDATION = (
     "problems",
 )
 ROOMS = ("engine", "stores", "resilience", "cache", "bus", "backends")
-FRONT = ("app", "asgi", "check", "connect", "client", "metrics", "otel", "sync", "verify")
+FRONT = ("app", "asgi", "check", "connect", "client", "metrics", "otel", "sync", "sync_flows", "sync_verbs", "verify")
 
 RANK = (
     dict.fromkeys(FOUNDATION, 0)
@@ -39,7 +39,7 @@ FACADE_USERS = frozenset({"cli", "__main__", "testing"})
 FORBIDDEN = frozenset(
     {("engine", "stores"), ("stores", "engine"), ("server", "engine"), ("server", "stores")},
 )
-MAY_IMPORT_LATE = frozenset({"client", "connect", "cli", "testing"})
+MAY_IMPORT_LATE = frozenset({"client", "connect", "cli", "sync", "testing"})
 OPTIONAL = frozenset(
     {
         "asyncpg",

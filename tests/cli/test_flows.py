@@ -80,3 +80,17 @@ def test_nothing_is_pushed_when_one_file_is_wrong(cli: Cli, tmp_path: Path) -> N
     assert cli("flows", "push", str(tmp_path)).exit_code == 2
     assert "there are no flows" in cli("flows", "list").stdout
     assert cli("flows", "publish", "nope").exit_code == 3
+
+
+def test_secrets_are_read_from_standard_input_and_never_shown(cli: Cli) -> None:
+    assert cli("migrate").exit_code == 0
+    kept = cli("flows", "secrets", "set", "crm", "--reason", "new", stdin="s3cr3t-t0ken\n")
+    assert (kept.exit_code, kept.stdout) == (0, "kept: write secret://store/crm in a flow\n")
+    assert cli("flows", "secrets", "list").stdout == "crm\n"
+    log = cli("audit", "list", "--json").stdout
+    assert ("set secret" in log, "s3cr3t" in log) == (True, False)
+    assert cli("flows", "secrets", "set", "a b", stdin="x").exit_code == 2
+    assert cli("flows", "secrets", "set", "crm", stdin="").exit_code == 2
+    assert json.loads(cli("flows", "secrets", "delete", "crm", "--json").stdout) == {"name": "crm", "deleted": True}
+    assert cli("flows", "secrets", "delete", "crm").exit_code == 3
+    assert cli("flows", "secrets", "list").stdout == "there are no secrets\n"

@@ -578,3 +578,20 @@ def test_quotas_are_set_and_gone_by_from_blocking_code(client: batuta.sync.Clien
     assert [(quota.limit, quota.used) for quota in client.quotas.list()] == [(1, 1)]
     assert client.quotas.delete("open_runs")
     client.start(sleeps)
+
+
+def test_flows_are_made_started_and_looked_at_by_blocking_code(sqlite_url: str) -> None:
+    steps = [
+        {"key": "a", "type": "set", "config": {"values": {"n": "{{ event.payload.n }}"}}},
+        {"key": "z", "type": "end"},
+    ]
+    with batuta.sync.connect(sqlite_url) as client, client.worker(**client.flows.parts()):
+        draft = client.flows.create({"name": "f", "trigger_type": "happened", "steps": steps})
+        client.flows.publish(draft.id)
+        sent = client.flows.events.send("happened", {"n": 7})
+        [run_id] = client.flows.runs.of_events([sent.event.id])[sent.event.id]
+        client.get(run_id).result(30)
+        assert client.flows.runs.get(run_id).run.context["n"] == 7
+        assert [one.name for one in client.flows.list().workflows] == ["f"]
+        client.flows.secrets.set("crm", "s3cr3t")
+        assert client.flows.secrets.names() == ["crm"]

@@ -2,6 +2,7 @@
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,10 @@ from batuta.errors import InvalidInput
 from batuta.flows.workflow import Flows, flow
 from batuta.stores.coded.key_rotation import rotate
 from batuta.webhooks.addresses import AddressPolicy
+from tests.flows.http import orkestr
 from tests.flows.kit import DONE, ended, failure_of, outputs, start, step
 from tests.flows.server import serving
+from tests.server.web import Response
 
 TOKEN = "s3cr3t-t0ken-value"
 LOCAL = AddressPolicy(allow=["127.0.0.1"])
@@ -87,3 +90,47 @@ async def test_an_error_about_a_name_that_is_too_long_is_short() -> None:
         with pytest.raises(InvalidInput, match="the name of a secret") as caught:
             await client.flows.secrets.set("n" * 1_000_000, TOKEN)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("store", ["sqlite_url", "postgres_url"])
+async def test_setting_and_deleting_a_secret_is_in_the_audit_log_without_its_value(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    async with connect(request.getfixturevalue(store), actor="ann") as client:
+        await client.flows.secrets.set("crm", TOKEN, reason="rotated")
+        assert await client.flows.secrets.remove("crm", reason="gone")
+        assert not await client.flows.secrets.remove("crm")
+        rows = (await client.audit()).rows
+        assert [(row.verb, row.target, row.actor, row.reason) for row in reversed(rows)] == [
+            ("set secret", "crm", "ann", "rotated"),
+            ("delete secret", "crm", "ann", "gone"),
+        ]
+        assert TOKEN not in str(rows)
+
+
+async def test_secrets_are_set_listed_and_deleted_over_http(postgres_url: str) -> None:
+    async with orkestr(postgres_url, working=False) as api:
+        kept = _checked(await api.web.ask("PUT", "/api/secrets/crm", {"value": TOKEN, "reason": "new"}))
+        assert kept == {"name": "crm", "reference": "secret://store/crm"}
+        assert await api.get("/api/secrets") == {"secrets": ["crm"]}
+        for name, value in (("crm", ""), ("a b", TOKEN), ("crm", 5), ("crm", "x" * 70_000)):
+            refused = await api.web.ask("PUT", f"/api/secrets/{name.replace(' ', '%20')}", {"value": value})
+            assert (refused.status, refused.json["code"]) == (400, "invalid_input")
+            assert TOKEN not in str(refused.json)
+        assert _checked(await api.web.ask("DELETE", "/api/secrets/crm?reason=old"))["deleted"] is True
+        assert _checked(await api.web.ask("DELETE", "/api/secrets/crm"))["deleted"] is False
+        rows = (await api.get("/api/v1/audit", target="crm"))["rows"]
+        assert [(row["verb"], row["reason"]) for row in rows] == [("delete secret", "old"), ("set secret", "new")]
+        assert TOKEN not in str(rows)
+
+
+async def test_a_secret_of_another_namespace_is_not_there(sqlite_url: str) -> None:
+    async with connect(sqlite_url) as mine, connect(sqlite_url, namespace="other") as other:
+        await mine.flows.secrets.set("crm", TOKEN)
+        assert await other.flows.secrets.names() == []
+        assert not await other.flows.secrets.remove("crm")
+
+
+def _checked(answer: Response) -> Any:
+    assert answer.status == 200, answer
+    return answer.json

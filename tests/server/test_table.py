@@ -31,6 +31,8 @@ ADMIN = {
     ("POST", "/api/v1/api-keys"),
     ("POST", "/api/v1/api-keys/{id}/rotate"),
     ("DELETE", "/api/v1/api-keys/{id}"),
+    ("PUT", "/api/secrets/{name}"),
+    ("DELETE", "/api/secrets/{name}"),
     ("DELETE", "/api/v1/bus/subscriptions/{id}"),
     ("POST", "/api/v1/bus/prune"),
     ("POST", "/api/v1/webhooks"),

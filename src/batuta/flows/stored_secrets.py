@@ -7,13 +7,17 @@ from typing import Final
 
 from msgspec import json
 
+from batuta.authoring.client.flows import FlowBackend
 from batuta.errors import InvalidInput
+from batuta.journal.audit import Verb
 from batuta.journal.server.documents import FLOW_SECRETS, KEEP_SECRETS, DocumentStore
-from batuta.names import quoted
+from batuta.names import check_reason, quoted
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LARGEST: Final = 64 * 1024
 """Characters of a secret."""
+MOST: Final = 10_000
+"""Secrets of a namespace."""
 
 
 async def stored_secret(store: DocumentStore, name: str) -> str | None:
@@ -25,10 +29,10 @@ async def stored_secret(store: DocumentStore, name: str) -> str | None:
 class StoredSecrets:
     """The secrets of one namespace. Their values are written, and never given back."""
 
-    def __init__(self, store: DocumentStore) -> None:
-        self._store = store
+    def __init__(self, backend: FlowBackend) -> None:
+        self._backend = backend
 
-    async def set(self, name: str, value: str) -> None:
+    async def set(self, name: str, value: str, *, reason: str = "") -> None:
         """Keep a secret, in place of the one of that name. Raises InvalidInput, which does not quote it."""
         if not _NAME.fullmatch(name):
             raise InvalidInput(
@@ -36,19 +40,24 @@ class StoredSecrets:
             )
         if not 0 < len(value) <= LARGEST:
             raise InvalidInput(f"secret {name!r} must be a text of 1 to {LARGEST:,} characters")
-        await self._put(name, value)
+        await self._put(name, value, Verb.SET_SECRET, reason)
 
-    async def remove(self, name: str) -> bool:
+    async def remove(self, name: str, *, reason: str = "") -> bool:
         """False: there was none."""
-        found = await stored_secret(self._store, name) is not None
-        if found:
-            await self._put(name, None)
-        return found
+        if await stored_secret(self._backend.documents, name) is None:
+            return False
+        await self._put(name, None, Verb.DELETE_SECRET, reason)
+        return True
 
     async def names(self) -> list[str]:
         """Secrets that this process can read."""
-        found = await self._store.documents(FLOW_SECRETS)
-        return sorted(one.key for one in found if one.body != "null")
+        found = await self._backend.documents.documents(FLOW_SECRETS, MOST)
+        return sorted(one.key for one in found if one.body != _GONE)
 
-    async def _put(self, name: str, value: str | None) -> None:
-        await self._store.put_documents(FLOW_SECRETS, {name: json.encode(value).decode()}, KEEP_SECRETS)
+    async def _put(self, name: str, value: str | None, verb: Verb, reason: str) -> None:
+        bodies = {name: json.encode(value).decode()}
+        act = self._backend.act(verb, check_reason(reason))
+        await self._backend.documents.put_documents(FLOW_SECRETS, bodies, KEEP_SECRETS, act)
+
+
+_GONE: Final = "null"

@@ -53,6 +53,8 @@ class Verb(StrEnum):
     PUBLISH_FLOW = "publish flow"
     ACTIVATE_FLOW = "activate flow"
     DEACTIVATE_FLOW = "deactivate flow"
+    SET_SECRET = "set secret"  # noqa: S105 - a verb
+    DELETE_SECRET = "delete secret"  # noqa: S105 - a verb
     CREATE_WEBHOOK = "create webhook"
     CHANGE_WEBHOOK = "change webhook"
     ROTATE_WEBHOOK = "rotate webhook secret"

@@ -21,7 +21,7 @@ from batuta.server import (
     schedules,
 )
 from batuta.server.access import api_keys, idempotency, session
-from batuta.server.flows import events, pages, workflows
+from batuta.server.flows import events, pages, secrets, workflows
 from batuta.server.flows import runs as flow_runs
 from batuta.server.http.routing import Route
 from batuta.server.partners import bus, cache, gates, webhooks
@@ -49,6 +49,7 @@ TABLE: tuple[Route, ...] = (
     *workflows.ROUTES,
     *events.ROUTES,
     *flow_runs.ROUTES,
+    *secrets.ROUTES,
     *pages.ROUTES,
     *admin.ROUTES,
     *health.ROUTES,

@@ -25,6 +25,7 @@ flows = LazyGroup(
         "list": ("batuta.cli.flows.command:list_flows", "All flows with their versions."),
         "publish": ("batuta.cli.flows.command:publish", "Publish the newest draft of a flow."),
         "push": ("batuta.cli.flows.command:push", "Keep files as drafts, where they differ."),
+        "secrets": ("batuta.cli.flows.secrets:secrets", "Secrets that flows name as secret://store/NAME."),
         "test": ("batuta.cli.flows.command:test", "Run the tests of flows (*.test.json)."),
         "validate": ("batuta.cli.flows.command:validate", "Say what is wrong with files of flows."),
     },

@@ -27,7 +27,7 @@ class Flows(Catalog):
     def __init__(self, client: Client, backend: FlowBackend, max_payload: int = MAX_PAYLOAD) -> None:
         super().__init__(backend)
         self._client: Any = client
-        self.secrets = StoredSecrets(backend.documents)
+        self.secrets = StoredSecrets(backend)
         """Secrets that actions name as `secret://store/NAME`."""
         self.events = Events(client, backend, max_payload)
         """Events: sent, replayed, looked at."""

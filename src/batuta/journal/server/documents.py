@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from batuta.journal.audit import Act
 from batuta.journal.codec_envelope import Payload
 
 SCHEMAS = "schemas"
@@ -40,9 +41,9 @@ class Document(Struct, kw_only=True):
 class DocumentStore(Protocol):
     """The part of a store that keeps documents. Codecs leave them alone, except for those of kinds in CODED."""
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         """Write documents by their keys, over those that are there, for `keep` microseconds from now. Some whose time
-        is over are forgotten."""
+        is over are forgotten. The audit log names their keys."""
         ...
 
     async def document(self, kind: str, key: str) -> Document | None:

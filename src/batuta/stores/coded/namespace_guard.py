@@ -235,10 +235,10 @@ class UncodedStore:
         await self._guard.check()
         return await self.inner.begin_request(key, digest, owner, lock, keep)
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         if kind in CODED:
             await self._guard.check()
-        await self.inner.put_documents(kind, bodies, keep)
+        await self.inner.put_documents(kind, bodies, keep, act)
 
     async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
         if name == CODEC:

@@ -437,11 +437,11 @@ class CodedStore(PartnerVerbs):
 
     # -- documents: some hold what was asked, or secrets
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         if kind in CODED:
             await self.guard.check()
             bodies = {key: self.coding.kept_document(kind, key, body) for key, body in bodies.items()}
-        await self.inner.put_documents(kind, bodies, keep)
+        await self.inner.put_documents(kind, bodies, keep, **_acting(act))
 
     async def document(self, kind: str, key: str) -> Document | None:
         found = await self.inner.document(kind, key)

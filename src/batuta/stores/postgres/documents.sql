@@ -9,14 +9,19 @@ WHERE d.namespace = $1 AND d.kind = old.kind AND d.key = old.key
 RETURNING d.key;
 
 -- put_documents --
-INSERT INTO batuta.documents AS d (namespace, kind, key, body, created_at, written_at, expires_at)
-SELECT $1, $2, given.key, given.body, n.now, n.now, n.now + $5::bigint
-FROM unnest($3::text[], $4::text[]) AS given (key, body), (SELECT batuta.batuta_now() AS now) n
-ORDER BY given.key
-ON CONFLICT (namespace, kind, key) DO UPDATE
-SET body = excluded.body, written_at = excluded.written_at, expires_at = excluded.expires_at,
-    created_at = CASE WHEN d.expires_at <= excluded.written_at THEN excluded.created_at ELSE d.created_at END
-RETURNING d.key;
+WITH put AS (
+    INSERT INTO batuta.documents AS d (namespace, kind, key, body, created_at, written_at, expires_at)
+    SELECT $1, $2, given.key, given.body, n.now, n.now, n.now + $5::bigint
+    FROM unnest($3::text[], $4::text[]) AS given (key, body), (SELECT batuta.batuta_now() AS now) n
+    ORDER BY given.key
+    ON CONFLICT (namespace, kind, key) DO UPDATE
+    SET body = excluded.body, written_at = excluded.written_at, expires_at = excluded.expires_at,
+        created_at = CASE WHEN d.expires_at <= excluded.written_at THEN excluded.created_at ELSE d.created_at END
+    RETURNING d.key
+)
+SELECT batuta.record_acts($1, $6, $7, $8, $9, $10, $11, array_agg(p.key ORDER BY p.key), '{}', '{}', '{}',
+                          batuta.batuta_now())
+FROM put p;
 
 -- document --
 SELECT key, body, created_at, batuta.batuta_now() - written_at AS age FROM batuta.documents

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
+from batuta.journal.audit import Act, Changed
 from batuta.journal.server.documents import Document
+from batuta.stores.memory.audit import record
 from batuta.stores.memory.tables import DocumentRow
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -21,7 +23,7 @@ class DocumentVerbs(ABC):
     def used_namespaces(self) -> list[str]:
         """Those that have something that `known_namespaces` looks at, by name."""
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         with self.transaction() as unit:
             kept = unit.tables.documents
             for old in [key for key, row in kept.items() if row.expires_at <= unit.now]:
@@ -30,6 +32,7 @@ class DocumentVerbs(ABC):
                 before = kept.get((kind, key))
                 created = unit.now if before is None else before.created_at
                 kept[kind, key] = DocumentRow(body, created, unit.now, unit.now + keep)
+            record(unit, act, [Changed(target=key) for key in sorted(bodies)])
 
     async def document(self, kind: str, key: str) -> Document | None:
         return next((found for found in await self.documents(kind) if found.key == key), None)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from batuta.journal.audit import Act
 from batuta.journal.server.documents import Document
+from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 
 
 class DocumentVerbs(Base):
     """The part of the store that is about documents."""
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         await self._pool.write(self._sql["forget_documents"], self.namespace)
         keys, texts = list(bodies), list(bodies.values())
-        await self._pool.write(self._sql["put_documents"], self.namespace, kind, keys, texts, keep)
+        await self._pool.write(self._sql["put_documents"], self.namespace, kind, keys, texts, keep, *act_values(act))
 
     async def document(self, kind: str, key: str) -> Document | None:
         rows = await self._pool.read(self._sql["document"], self.namespace, kind, key)

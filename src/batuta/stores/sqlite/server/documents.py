@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from batuta.journal.audit import Act, Changed
 from batuta.journal.server.documents import Document
+from batuta.stores.sqlite.audit import record
 from batuta.stores.sqlite.database.connection import Q
 from batuta.stores.sqlite.database.readers import Readers
 from batuta.stores.sqlite.database.writer import Writer
@@ -25,12 +27,13 @@ class DocumentVerbs(ABC):
     @abstractmethod
     def clock_now(self) -> int: ...
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         values: dict[str, Any] = {"namespace": self.namespace, "kind": kind, "now": self.clock_now(), "keep": keep}
 
         def work(cursor: sqlite3.Cursor) -> None:
             cursor.execute(Q["forget_documents"], {"namespace": self.namespace, "now": values["now"]})
             cursor.executemany(Q["put_document"], [values | {"key": key, "body": body} for key, body in bodies.items()])
+            record(cursor, self.namespace, values["now"], act, [Changed(target=key) for key in sorted(bodies)])
 
         await self._writer.write(work)
 

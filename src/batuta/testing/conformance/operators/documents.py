@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batuta.clock import SECOND
+from batuta.journal.audit import Act, Verb
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import MakeStore, live_worker, new_run
 
@@ -34,6 +35,15 @@ class DocumentsConformance:
         await store.put_documents("k", {}, HOUR)
         assert [one.key for one in await store.documents("k")] == ["a", "c", "b"]
         assert [one.key for one in await store.documents("k", 2)] == ["a", "c"]
+
+    async def test_writing_documents_for_somebody_is_in_the_audit_log(self, store: Store) -> None:
+        act = Act(actor="ann", verb=Verb.SET_SECRET, reason="new")
+        await store.put_documents("k", {"b": "1", "a": "1"}, HOUR, act)
+        await store.put_documents("k", {"b": "2"}, HOUR)
+        assert [(row.verb, row.target, row.reason) for row in await store.audit()] == [
+            ("set secret", "a", "new"),
+            ("set secret", "b", "new"),
+        ]
 
     async def test_a_document_is_forgotten_when_its_time_is_over(self, store: Store) -> None:
         await store.put_documents("k", {"a": "1", "b": "1"}, HOUR)

@@ -518,7 +518,7 @@ VERBS: dict[str, Sequence[Callable[[Scene], Awaitable[object]]]] = {
     "list_requests": [lambda s: s.store.list_requests("", 10)],
     "clear_request": [lambda s: s.store.clear_request("asked")],
     "drop_request": [lambda s: s.store.drop_request("asked", s.word)],
-    "put_documents": [lambda s: s.store.put_documents("k", {"b": s.word}, HOUR)],
+    "put_documents": [lambda s: s.store.put_documents("k", {"b": s.word}, HOUR, ACT)],
     "document": [document],
     "documents": [documents],
     "put_flow": [lambda s: s.store.put_flow(flow_row(s.word, workflow_id=UUID(int=5), version=2, is_active=True))],

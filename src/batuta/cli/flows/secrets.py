@@ -1,0 +1,85 @@
+"""`batuta flows secrets`: values that actions use, and nobody reads again."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import REASON
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import CommonOptions, print_json, with_common_options
+from batuta.errors import NothingMatches
+
+if TYPE_CHECKING:
+    from batuta.client import Batuta
+
+secrets = LazyGroup(
+    "secrets",
+    {
+        "delete": ("batuta.cli.flows.secrets:delete", "Forget a secret."),
+        "list": ("batuta.cli.flows.secrets:list_secrets", "The names of all secrets."),
+        "set": ("batuta.cli.flows.secrets:set_secret", "Keep a secret; its value comes from standard input."),
+    },
+    help="Secrets that flows name as secret://store/NAME. Their values are never shown.",
+)
+
+
+@click.command("set")
+@click.argument("name")
+@REASON
+@with_common_options
+def set_secret(common: CommonOptions, name: str, reason: str) -> None:
+    """Keep the secret NAME, in place of the one of that name.
+
+    Its value is asked for, or read from standard input without the last end of line: a value among the arguments would
+    be seen by others. It is encrypted where the database has keys.
+    """
+    if sys.stdin.isatty():
+        value = click.prompt(f"Value of {name}", hide_input=True, err=True)
+    else:
+        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+
+    async def work(client: Batuta) -> None:
+        await client.flows.secrets.set(name, value)
+
+    common.because(reason).ask(work)
+    if common.as_json:
+        print_json({"name": name, "reference": f"secret://store/{name}"})
+    else:
+        say(f"kept: write secret://store/{name} in a flow")
+
+
+@click.command("list")
+@with_common_options
+def list_secrets(common: CommonOptions) -> None:
+    """List the names of all secrets."""
+
+    async def work(client: Batuta) -> list[str]:
+        return await client.flows.secrets.names()
+
+    names = common.ask(work)
+    if common.as_json:
+        print_json({"secrets": names})
+    else:
+        say("\n".join(names) or "there are no secrets")
+
+
+@click.command("delete")
+@click.argument("name")
+@REASON
+@with_common_options
+def delete(common: CommonOptions, name: str, reason: str) -> None:
+    """Forget the secret NAME: calls that name it fail from now on."""
+
+    async def work(client: Batuta) -> bool:
+        return await client.flows.secrets.remove(name)
+
+    if not common.because(reason).ask(work):
+        raise NothingMatches(f"there is no secret {name!r}")
+    if common.as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        say(f"deleted secret {name}")
