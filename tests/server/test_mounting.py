@@ -157,6 +157,8 @@ async def test_an_action_of_a_page_is_a_form_and_runs_for_those_who_may(client: 
     token = (await ann.get("/batuta/api/v1/session")).json["csrf_token"]
     path, act = "/batuta/api/v1/pages/money/refund-an-order", ann.with_headers(x_csrf_token=token)
     assert (await act.post(path, {"order": "a"})).json == {"message": "100 for a"}
+    [row] = (await client.audit(verb="page action")).rows
+    assert (row.actor, row.target) == ("app:ann", "money/refund-an-order")
     assert (await act.post(path, {"order": "none"})).json["detail"] == "order 'none' does not exist"
     assert (await act.post(path, {"order": "a", "cents": 0})).status == 400
     assert (await ann.post(path, {"order": "a"})).status == 403

@@ -60,6 +60,7 @@ class Verb(StrEnum):
     ROTATE_WEBHOOK = "rotate webhook secret"
     DELETE_WEBHOOK = "delete webhook"
     DROP_SUBSCRIPTION = "drop subscription"
+    PAGE_ACTION = "page action"
 
 
 class Act(Struct, kw_only=True, gc=False):

@@ -110,6 +110,7 @@ class Action(Struct, frozen=True, kw_only=True):
         """Where the dashboard sends its form."""
 
         async def run(call: Call) -> Done:
+            await call.client.namespace.note_page_action(f"{page[1:]}/{self.name}")
             return Done(message=await self.act(call.client, call.body))
 
         return Route(

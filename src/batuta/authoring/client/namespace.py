@@ -26,6 +26,7 @@ class NamespaceBackend(Protocol):
     async def gauges(self) -> StoreGauges: ...
     async def requires_redaction(self) -> bool: ...
     async def note_reveal(self, target: str, detail: Mapping[str, Any], reason: str) -> None: ...
+    async def note_page_action(self, target: str) -> None: ...
 
     async def set_redaction(self, required: bool, reason: str) -> None: ...
 
@@ -70,6 +71,10 @@ class Namespace:
     async def note_reveal(self, target: str, detail: Mapping[str, Any], reason: str = "") -> None:
         """Write into the audit log that somebody is about to see what redaction hides."""
         await self._backend.note_reveal(target, detail, check_reason(reason))
+
+    async def note_page_action(self, target: str) -> None:
+        """Write into the audit log that somebody is about to act on a page of an application: `money/top-up`."""
+        await self._backend.note_page_action(target)
 
     @property
     def requests(self) -> RequestStore:

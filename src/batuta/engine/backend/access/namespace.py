@@ -50,3 +50,6 @@ class NativeNamespace:
 
     async def note_reveal(self, target: str, detail: Mapping[str, Any], reason: str) -> None:
         await self._store.note_act(target, self._actor.act(Verb.REVEAL, reason, detail=dict(detail)))
+
+    async def note_page_action(self, target: str) -> None:
+        await self._store.note_act(target, self._actor.act(Verb.PAGE_ACTION))
