@@ -25,7 +25,7 @@ def test_the_rules_are_valid_and_pass_their_unit_tests() -> None:
 
 
 def test_the_rules_of_pixdict_are_valid_and_pass_their_unit_tests() -> None:
-    assert "7 rules found" in promtool("check", "rules", "pixdict.yml")
+    assert "9 rules found" in promtool("check", "rules", "pixdict.yml")
     assert "SUCCESS" in promtool("test", "rules", "pixdict_test.yml")
 
 

@@ -11,8 +11,8 @@ from batuta.metrics import METRICS, Metric, Metrics
 from batuta.telemetry import ActivityCompleted, ActivityFailed, RunClosed
 from pixdict.connect.monitor.models import CRITICAL, WARNING, PolicyState
 
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""The default buckets of Prometheus clients."""
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""`prometheus.DefBuckets` of Go, which document A names."""
 WORKFLOWS = frozenset(("monitor_rate_limits", "monitor_rate_limits_loop"))
 ACTIVITIES = frozenset(("get_policies", "store_policy_state", "analyze_balance", "publish_alert", "publish_metrics"))
 
@@ -80,11 +80,20 @@ class MonitorMetrics:
             registry=registry,
         )
 
+        self._shown: set[tuple[str, str]] = set()
+        """Labels of the last check."""
+
     def set(self, policies: Iterable[PolicyState], warnings: int, criticals: int) -> None:
+        shown = self._shown
+        self._shown = set()
         for policy in policies:
             labels = policy.policy_name, policy.category
+            self._shown.add(labels)
             self._available.labels(*labels).set(policy.available_tokens)
             self._utilisation.labels(*labels).set(policy.utilization_pct)
             self._checked.set(policy.checked_at.timestamp())
+        for labels in shown - self._shown:  # else the last balance of another category would stay, and its alert
+            self._available.remove(*labels)
+            self._utilisation.remove(*labels)
         for severity, count in ((WARNING, warnings), (CRITICAL, criticals)):
             self._alerts.labels(severity).inc(count)
