@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -23,6 +24,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _GZIP_FROM = 1024
 """Bytes of an answer that is worth compressing."""
+
+
+_PASSED_OVER = 64 * 1024 * 1024
+"""Bytes of a request that is too large, which are read and thrown away."""
 
 
 class _Gone(Exception):
@@ -44,7 +49,9 @@ class Application:
         try:
             body = await self._body(scope, receive)
         except DirectoryRefused as refused:
-            await _answer(scope, send, self._service.refusal(refused), close=True)
+            await _answer(scope, send, self._service.refusal(refused), last=False)
+            await self._pass_over(receive)
+            await send({"type": "http.response.body"})
             return
         except _Gone:
             return
@@ -88,6 +95,18 @@ class Application:
             if not message.get("more_body"):
                 return b"".join(parts)
 
+    async def _pass_over(self, receive: Receive) -> None:
+        """The rest of a request that is refused. Closed at once, the connection would break off the sending, and the
+        client would not see the answer."""
+        left = _PASSED_OVER
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._service.settings.body_timeout):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if message["type"] == "http.disconnect" or not message.get("more_body"):
+                        return
+
     async def _reply(self, request: Request, faults: dict[FaultKind, Fault], receive: Receive) -> Reply | None:
         """The answer, or None to close the connection instead."""
         if fault := faults.get(FaultKind.LATENCY):
@@ -127,7 +146,8 @@ def _header(scope: Scope, name: bytes) -> bytes:
     return next((value for key, value in scope["headers"] if key == name), b"")
 
 
-async def _answer(scope: Scope, send: Send, reply: Reply, *, close: bool = False) -> None:
+async def _answer(scope: Scope, send: Send, reply: Reply, *, last: bool = True) -> None:
+    """`last`: not, when the request is not read yet. Then the connection is closed after it."""
     headers = [(b"content-type", f"{reply.content_type}; charset=utf-8".encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in reply.headers.items()]
     body = reply.body
@@ -135,10 +155,10 @@ async def _answer(scope: Scope, send: Send, reply: Reply, *, close: bool = False
         body = gzip.compress(body, compresslevel=1)
         headers.append((b"content-encoding", b"gzip"))
     headers.append((b"content-length", str(len(body)).encode()))
-    if close:
+    if not last:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
 async def _silence(receive: Receive, seconds: float) -> None:

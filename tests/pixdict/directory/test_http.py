@@ -107,6 +107,8 @@ async def test_a_huge_request_is_refused_by_its_length_and_by_its_bytes(http: Ht
     answer = await http.ask("POST", ENTRIES, b"x" * 20_001)
     assert (answer.status, problem(answer)) == (400, "BadRequest")
     assert "at most 20000 are taken" in answer.content.decode()
+    answer = await http.ask("POST", ENTRIES, b"x" * 10_000_000)
+    assert (answer.status, problem(answer)) == (400, "BadRequest")
     head = f"POST {ENTRIES} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
     assert b"more than 20000 bytes" in await raw(http, head + chunk * 2)
