@@ -168,6 +168,7 @@ def _kit() -> list[Group]:
     return [
         (Part("K1", "batuta", rounds=1, stores=("sqlite",)),),
         (Part("K2", "batuta", rounds=1, stores=("sqlite",)),),
+        (Part("K3", "batuta", rounds=1, stores=("sqlite",)),),
     ]
 
 
