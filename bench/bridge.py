@@ -33,8 +33,8 @@ PAYERS: Final = 20_000
 
 
 async def bridge(task: Task) -> Figures:
-    """Creations and look-ups of entries: calls a second; milliseconds of the Bridge's processor time for each; calls for
-    each second of that time, which says more than the first on a machine that is busy."""
+    """Creations and look-ups: calls a second, milliseconds of the Bridge's processor time for each, and calls for each
+    second of that time, which says more than the first on a machine that is busy."""
     figures: dict[str, float] = {}
     for mode in ("off", "verify"):
         async with _bridge(task.url, signed=mode == "verify") as address:

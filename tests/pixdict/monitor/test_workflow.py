@@ -2,14 +2,16 @@
 
 import asyncio
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batuta import RunFailed
+from batuta import RunFailed, workflow
+from batuta.errors import InvalidInput
 from batuta.testing import double, in_virtual_time
 from pixdict.connect.monitor import SCHEDULE_ID, MonitorTables, monitor_rate_limits, monitor_rate_limits_loop
 from pixdict.connect.monitor.activities import RateLimitActivities
+from pixdict.connect.monitor.analysis import state_of
 from pixdict.connect.monitor.models import LoopState
 from pixdict.errors import (
     BridgeError,
@@ -21,6 +23,11 @@ from pixdict.errors import (
     RateLimited,
 )
 from tests.pixdict.monitor.kit import FULL, LOW, FakeBridge, FakeBus, Monitor, policy
+
+
+@workflow
+async def stores_states_of(at: datetime) -> None:
+    await RateLimitActivities.store_policy_state([state_of(policy(), at)], at + timedelta(seconds=1))
 
 
 class WithoutAudit(MonitorTables):
@@ -127,6 +134,36 @@ async def test_a_bus_that_is_away_for_a_moment_gets_each_alert_once(tmp_path):
         assert await env.run(monitor_rate_limits) == 2
     assert len(monitor.bus.sent) == 4
     assert len(monitor.bus.messages) == 2
+
+
+@in_virtual_time
+async def test_an_alert_that_the_bus_refuses_is_not_sent_again_and_the_others_arrive(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*LOW), FakeBus(errors=[InvalidInput("too large")]))
+    async with monitor.environment() as env:
+        assert await env.run(monitor_rate_limits) == 2
+        assert len(await monitor.tables.alerts()) == 2
+    assert len(monitor.bus.sent) == 2
+    assert [one["key"] for one in monitor.bus.messages.values()] == ["CLAIMS_READ"]
+
+
+@in_virtual_time
+async def test_an_alert_that_is_refused_does_not_keep_another_one_from_its_next_attempt(tmp_path):
+    for errors in ([InvalidInput("no"), ConnectionError("away")], [ConnectionError("away"), InvalidInput("no")]):
+        monitor = Monitor(tmp_path, FakeBridge(*LOW), FakeBus(errors=errors))
+        async with monitor.environment() as env:
+            await env.run(monitor_rate_limits)
+        assert len(monitor.bus.messages) == 2
+
+
+@in_virtual_time
+async def test_states_of_another_check_are_refused(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge())
+    at = datetime(2026, 11, 18, tzinfo=UTC)
+    async with monitor.environment() as env:
+        await env.deploy(workflows=[stores_states_of], activities=[monitor.activities])
+        with pytest.raises(RunFailed, match="not that of the check"):
+            await env.run(stores_states_of, at)
+        assert await monitor.tables.states(at) == []
 
 
 @in_virtual_time

@@ -102,7 +102,8 @@ class RateLimitActivities:
     @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=BUS, raises=[BusUnavailable, InvalidPayload])
     async def publish_alert(self, alerts: list[AlertEvent], checked_at: datetime) -> None:
         """Every alert to the bus, and to the table for audits. The id of a message is its policy and the check: a
-        repetition sends the same ids, and the bus drops them. A failure of the table fails nothing."""
+        repetition sends the same ids, and the bus drops them. A failure of the table fails nothing. While one alert may
+        still arrive it is tried again, whatever the bus says of others."""
         heartbeat("publishing alerts")
         failure: Exception | None = None
         for alert in alerts:
@@ -111,9 +112,9 @@ class RateLimitActivities:
             try:
                 await self._publish(TOPIC, {"action": ACTION, "data": data}, key=alert.policy_name, id=id, type=ACTION)
             except InvalidInput as error:
-                failure = InvalidPayload(f"the alert of {alert.policy_name}: {error}")
+                failure = failure or InvalidPayload(f"the alert of {alert.policy_name}: {error}")
             except Exception as error:  # noqa: BLE001 - the other alerts go out first
-                failure = failure or BusUnavailable(f"the alert of {alert.policy_name}: {error}")
+                failure = BusUnavailable(f"the alert of {alert.policy_name}: {error}")
             try:
                 await self._tables.add_alert(alert, id)
             except Exception:
