@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from batuta.app import App
 from batuta.authoring.activity.attempt import BatchInfo, CompleteLater, activity_info, heartbeat
 from batuta.authoring.activity.checkpoints import batch_info, checkpoint, last_checkpoint, progress
@@ -26,7 +28,6 @@ from batuta.authoring.workflow.messages import Query, Signal, Update, handlers_d
 from batuta.authoring.workflow.patches import deprecate_patch, patched
 from batuta.authoring.workflow.sagas import saga
 from batuta.authoring.workflow.timers import cancel_timer, wait_for_timer
-from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
     ActivityCancelled,
@@ -89,10 +90,22 @@ from batuta.journal.queues import QueueInfo, Rate
 from batuta.journal.quotas import Quota
 from batuta.journal.retention import Retention
 from batuta.journal.states import RunState
-
-__version__ = "0.1.0"
 from batuta.printable import guard_loggers
 
+if TYPE_CHECKING:
+    from batuta.client import Batuta
+else:
+
+    def __getattr__(name: str) -> object:
+        """The client is imported by its first use: modules that define workflows do without it."""
+        if name != "Batuta":
+            raise AttributeError(f"module 'batuta' has no attribute {name!r}")
+        from batuta.client import Batuta
+
+        return Batuta
+
+
+__version__ = "0.1.0"
 guard_loggers()
 
 __all__ = [

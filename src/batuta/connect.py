@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from batuta.authoring.middleware import Middleware, check_middleware
-from batuta.bus.broker import Broker
-from batuta.client import Batuta
-from batuta.codecs import Compression, Encryption, Keys, PayloadCodec
 from batuta.errors import InvalidInput, InvalidURL
-from batuta.journal.store import Store
 from batuta.names import check_name
-from batuta.settings import Settings
 
-Codecs = PayloadCodec | Sequence[PayloadCodec] | None
+if TYPE_CHECKING:  # imported by the first use: `import batuta`, for whoever writes workflows, does without a client
+    from batuta.bus.broker import Broker
+    from batuta.client import Batuta
+    from batuta.codecs import PayloadCodec
+    from batuta.journal.store import Store
+    from batuta.settings import Settings
+
+Codecs: TypeAlias = "PayloadCodec | Sequence[PayloadCodec] | None"
 
 _YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"", "0", "false", "no", "off"})
 _FROM_ENVIRONMENT = ("schema", "direct_url", "statement_timeout", "lock_timeout", "busy_wait")
@@ -49,7 +52,9 @@ def connect(
     `reason` is the default reason of actions. The log's hashes have a key when BATUTA_AUDIT_KEY is set or payloads are
     encrypted.
     """
-    from batuta.engine.backend.actor import Actor  # here: `batuta --help` has no use for an engine
+    from batuta.client import Batuta
+    from batuta.codecs import Encryption
+    from batuta.engine.backend.actor import Actor
     from batuta.engine.backend.audit_keys import AuditKeys
     from batuta.engine.backend.middleware import backend_for
     from batuta.stores.coded import guarded
@@ -72,6 +77,8 @@ def connect(
 
 def _broker_for(given: Broker | str | None) -> tuple[Settings, Broker | None]:
     """The settings of a client, and its broker. Raises InvalidURL, MissingExtra."""
+    from batuta.settings import Settings
+
     if given is not None and not isinstance(given, str):
         return Settings.from_env(bus=given.name), given
     settings = Settings.from_env() if given is None else Settings.from_env(bus=given)
@@ -100,12 +107,16 @@ def with_codecs(store: Store, codec: Codecs = None) -> Store:
 
 
 def _codecs(given: Codecs) -> Sequence[PayloadCodec]:
+    from batuta.codecs import PayloadCodec
+
     if given is None:
         return _codecs_from_env()
     return [given] if isinstance(given, PayloadCodec) else list(given)
 
 
 def _codecs_from_env() -> list[PayloadCodec]:
+    from batuta.codecs import Compression, Encryption, Keys
+
     found: list[PayloadCodec] = []
     if _says_yes("BATUTA_COMPRESS"):
         found.append(Compression())

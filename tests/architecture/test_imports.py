@@ -39,7 +39,7 @@ FACADE_USERS = frozenset({"cli", "__main__", "testing"})
 FORBIDDEN = frozenset(
     {("engine", "stores"), ("stores", "engine"), ("server", "engine"), ("server", "stores")},
 )
-MAY_IMPORT_LATE = frozenset({"client", "connect", "cli", "sync", "testing"})
+MAY_IMPORT_LATE = frozenset({"", "client", "connect", "cli", "sync", "testing"})
 OPTIONAL = frozenset(
     {
         "asyncpg",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -15,8 +15,10 @@ from batuta.authoring.activity.tokens import AttemptRef
 from batuta.authoring.client.messages import Draft
 from batuta.errors import WorkerError
 from batuta.ids import RunId
-from batuta.journal.store import Store
 from batuta.serde import decode, decoder_for
+
+if TYPE_CHECKING:  # `import batuta` is everybody's, and it has no store
+    from batuta.journal.store import Store
 
 T = TypeVar("T")
 
