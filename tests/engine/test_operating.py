@@ -1,6 +1,7 @@
 """Operators act on many runs at once, and what they did is in the log, on every store."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from batuta import (
     job,
     workflow,
 )
+from batuta.authoring.client.bulk_operations import Course
 from batuta.authoring.client.calendar import every
 from batuta.authoring.client.schedules import Schedule
 from batuta.connect import connect
@@ -36,6 +38,7 @@ gates: dict[str, asyncio.Event] = {}
 @pytest.fixture(autouse=True)
 def _afresh() -> None:
     gates["gate"] = asyncio.Event()
+    broken.clear()
 
 
 @activity
@@ -117,6 +120,46 @@ async def test_more_than_a_batch_is_done_in_several(arena: Arena, monkeypatch: p
     assert (await selection.delete()).done == 60
     assert await client.count(kind="any") == 0
     assert (await client.verify_audit()).rows == 180
+
+
+async def test_an_operation_goes_on_in_another_process_without_doing_a_run_twice(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, fails_first, once_broken)
+    broken.update("abc")
+    for name in "abc":
+        await client.start(fails_first, name, id=name)
+
+    async def failed(runs: int) -> None:
+        async def reached() -> bool:
+            return await count(client, "failed") == runs
+
+        await until(reached)
+
+    await failed(3)
+    began = datetime.now(UTC)
+    selection = client.select(workflow=fails_first, created_before=began)
+    first = Course(operation="mend", tell=lambda _: None)
+    assert (await client.select(id_prefix="b").on(first).retry()).done == 1
+    await failed(4)  # it was tried again, and failed again: then its process ended
+    told: list[int] = []
+    rest = Course(operation="mend", began=began, tell=lambda counts: told.append(counts.done))
+    counts = await selection.on(rest).retry()
+    assert (counts.matched, counts.done, told[-1]) == (3, 3, 3)
+    await failed(6)
+    assert [len((await client.list(id_prefix=name)).runs) for name in "abc"] == [2, 2, 2]
+    assert [row.detail["operation"] for row in (await client.audit(verb="retry")).rows] == ["mend"] * 3
+
+
+async def test_a_run_that_an_operation_let_go_on_stays_paused_when_it_was_paused_since(arena: Arena) -> None:
+    client = await arena.client()
+    handles = [await client.start(two_steps, id=id) for id in "ab"]
+    selection, began = client.select(workflow=two_steps), datetime.now(UTC)
+    await selection.pause()
+    assert (await client.select(id_prefix="a").on(Course(operation="go", tell=lambda _: None)).resume()).done == 1
+    await handles[0].pause("not this one")
+    counts = await selection.on(Course(operation="go", began=began, tell=lambda _: None)).resume()
+    assert (counts.matched, counts.done) == (2, 2)
+    assert [(await handle.describe()).state for handle in handles] == ["paused", "pending"]
 
 
 async def test_runs_that_are_started_meanwhile_are_not_among_them(arena: Arena) -> None:

@@ -162,6 +162,36 @@ async def test_resets_are_not_repeated_for_runs_that_were_reset_before_the_serve
     await other.close()
 
 
+async def test_a_run_that_was_paused_after_its_resume_stays_so_when_another_server_goes_on(
+    web: Web, server: Server, client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        await client.start("order", number, id=f"o{number}")
+    await client.select(id_prefix="o").pause()
+    go, real = asyncio.Event(), Selection.apply
+
+    async def half(selection: Any, verb: str, reason: str) -> Any:
+        if not go.is_set():
+            await real(client.select(id_prefix="o0").on(selection._course), verb, reason)
+            await (await client.get("o0")).pause("again")
+            await go.wait()
+        return await real(selection, verb, reason)
+
+    monkeypatch.setattr(Selection, "apply", half)
+    begun = await web.post("/api/v1/runs/bulk", TERMINATE | {"verb": "resume"})
+    while len((await client.audit(verb="pause")).rows) < 3:
+        await asyncio.sleep(0.01)
+    await server.close()
+    go.set()
+    other = Server(client)
+    where = str(begun.headers["location"])
+    done = await until(lambda: Web(other.serve).get(where), lambda found: found["state"] == "done")
+    assert (done["matched"], done["done"], done["resumed"]) == (2, 2, 1)
+    assert [(await (await client.get(f"o{number}")).describe()).state for number in range(2)] == ["paused", "pending"]
+    assert {row.detail["operation"] for row in (await client.audit(verb="resume")).rows} == {done["id"]}
+    await other.close()
+
+
 async def test_what_an_operation_was_asked_for_is_encrypted_with_the_payloads(tmp_path: Path) -> None:
     url, codec = f"sqlite:///{tmp_path}/a.db", Encryption(Keys.new("k1"))
     async with batuta.connect(url, codec=codec) as client:

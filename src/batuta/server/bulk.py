@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from batuta.authoring.client.bulk_operations import Counts, Selection
+from batuta.authoring.client.bulk_operations import Counts, Course, Selection
 from batuta.client import Batuta
 from batuta.errors import InvalidInput, MatchesEverything, NothingMatches
 from batuta.server.filters import Filter, since_now, where
@@ -88,7 +88,12 @@ async def apply(call: Call) -> Answer:
 
 
 async def _work(client: Batuta, body: BulkBody, operation: Operation) -> None:
-    counts = await _do(_select(client, body), body, body.reason)
+    def tell(counts: Counts) -> None:
+        operation.done, operation.refused = counts.done, counts.refused
+
+    began = operation.started_at if operation.resumed else None
+    course = Course(operation=operation.id, began=began, tell=tell)
+    counts = await _do(_select(client, body).on(course), body, body.reason)
     operation.matched, operation.done, operation.refused = counts.matched, counts.done, counts.refused
 
 
@@ -102,7 +107,7 @@ def _rest(body: BulkBody, began: datetime) -> BulkBody:
     return replace(body, filter=replace(body.filter, until=earlier(body.filter.until, began)))
 
 
-TASK = Task(name="runs", body=BulkBody, work=_work, left=_left, rest=_rest)
+TASK = Task(name="runs", body=BulkBody, work=_work, left=_left, rest=_rest, counts_all=True)
 
 
 async def _do(selection: Selection, body: BulkBody, reason: str) -> Counts:

@@ -90,6 +90,8 @@ class Task(Struct, frozen=True, kw_only=True):
     """Counts how many are still to be done; None: that cannot be told."""
     rest: Callable[[Any, datetime], Any]
     """What was asked, kept to things that were there when it was: for another process that goes on."""
+    counts_all: bool = False
+    """Whether `work` counts what processes before did, too."""
 
 
 class _Kept(Operation, kw_only=True):
@@ -264,21 +266,25 @@ class OperationBook:
             await self._end(client, kept, lock)
             return
         kept.state, kept.problem = "running", None
+        kept.started_at = as_datetime(found.created_at)  # by the clock of the store, as that of all that it did
         await _write(client, kept)
         log.warning("going on with operation %s (%s): the process that carried it out has ended", kept.id, kept.verb)
-        body = task.rest(msgspec.json.decode(kept.asked, type=task.body), as_datetime(found.created_at))
+        body = task.rest(msgspec.json.decode(kept.asked, type=task.body), kept.started_at)
         self._run(client, kept, task, body, lock)
         await asyncio.sleep(0)  # one that never began could not release its lock
 
 
 async def _work(client: Batuta, kept: _Kept, task: Task, body: Any, left: Left | None) -> None:
-    """The numbers of the processes before are added."""
+    """The numbers of the processes before are added, if the task does not count them itself."""
     matched, done, refused = kept.matched, kept.done if kept.resumed else 0, dict(kept.refused)
     with acting_as(kept.actor):
         await task.work(client, body, kept)
     if kept.resumed:
-        kept.matched, kept.done = max(matched, done + kept.matched), done + kept.done
-        kept.refused = {name: refused.get(name, 0) + kept.refused.get(name, 0) for name in refused | kept.refused}
+        if task.counts_all:
+            kept.matched = max(matched, kept.matched)
+        else:
+            kept.matched, kept.done = max(matched, done + kept.matched), done + kept.done
+            kept.refused = {name: refused.get(name, 0) + kept.refused.get(name, 0) for name in refused | kept.refused}
         if left is not None:  # what was done just before the other process ended is in no count
             kept.done = max(kept.done, kept.matched - await left())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -43,6 +43,17 @@ class Counts(Struct, kw_only=True):
     """Runs that changed. The others were in that state already, or have moved on."""
     refused: dict[str, int] = {}
     """Runs that were refused, by the name of the error."""
+
+
+class Course(Struct, kw_only=True):
+    """A call on many runs that another process can go on with."""
+
+    operation: str
+    """Its id, which the audit log has beside all that it does."""
+    began: datetime | None = None
+    """Go on with it; it began then. Runs it was done to, as the audit log says, count, and are left alone."""
+    tell: Callable[[Counts], None]
+    """Called after each batch with the counts so far."""
 
 
 class AuditRow(Struct, kw_only=True):
@@ -103,7 +114,9 @@ class BulkBackend(Protocol):
 
     async def count(self, where: RunFilter) -> int: ...
 
-    async def apply(self, verb: Verb, where: RunFilter, reason: str, how: Remake | None = None) -> Counts:
+    async def apply(
+        self, verb: Verb, where: RunFilter, reason: str, how: Remake | None = None, course: Course | None = None
+    ) -> Counts:
         """In batches. Each is done as a whole or not at all, and is in the audit log. Retries, resets and forks, which
         need `how`, are done run by run."""
         ...
@@ -115,8 +128,12 @@ class BulkBackend(Protocol):
 class Selection:
     """Runs that match a filter: `client.select(...)`. Each method evaluates the filter again."""
 
-    def __init__(self, backend: BulkBackend, where: RunFilter) -> None:
-        self._backend, self._where = backend, where
+    def __init__(self, backend: BulkBackend, where: RunFilter, course: Course | None = None) -> None:
+        self._backend, self._where, self._course = backend, where, course
+
+    def on(self, course: Course) -> Selection:
+        """The same runs, for a call that another process may have to go on with."""
+        return Selection(self._backend, self._where, course)
 
     async def count(self, verb: str | None = None) -> int:
         """How many there are; with a verb, such as "pause": how many it may do something to."""
@@ -193,7 +210,8 @@ class Selection:
         return await self._apply(_verb(verb), reason)
 
     async def _apply(self, verb: Verb, reason: str, how: Remake | None = None) -> Counts:
-        return await self._backend.apply(verb, applicable(verb, self._where), check_reason(reason), how)
+        where = applicable(verb, self._where)
+        return await self._backend.apply(verb, where, check_reason(reason), how, self._course)
 
 
 def _all(code: Code | Sequence[Code] | None) -> Sequence[Code]:

@@ -11,10 +11,10 @@ from msgspec import json
 from msgspec.structs import asdict
 
 from batuta.authoring.backend import RunRef
-from batuta.authoring.client.bulk_operations import AuditPage, AuditReport, AuditRow, Counts, Remake
+from batuta.authoring.client.bulk_operations import AuditPage, AuditReport, AuditRow, Counts, Course, Remake
 from batuta.authoring.client.forks import of_version
 from batuta.authoring.client.start import check_id
-from batuta.clock import as_datetime
+from batuta.clock import as_datetime, as_micros
 from batuta.engine.backend.actor import Actor
 from batuta.engine.forks.fork import ForkOperations
 from batuta.engine.worker.outside_closes import OutsideCloses
@@ -50,19 +50,37 @@ class BulkOperations:
     async def count(self, where: RunFilter) -> int:
         return await self._store.count_runs(where)
 
-    async def apply(self, verb: Verb, where: RunFilter, reason: str, how: Remake | None = None) -> Counts:
-        act = self._actor.act(verb, reason, detail={"filter": _said(where)})
-        counts, refused = Counts(), Counter[str]()
+    async def apply(
+        self, verb: Verb, where: RunFilter, reason: str, how: Remake | None = None, course: Course | None = None
+    ) -> Counts:
+        named = {} if course is None else {"operation": course.operation}
+        act = self._actor.act(verb, reason, detail={"filter": _said(where)} | named)
+        before = set[str]() if course is None else await self._done_before(verb, course)
+        counts, refused = Counts(matched=len(before), done=len(before)), Counter[str]()
         cursor: str | None = None
         while True:
             # From the newest to the oldest: runs that start meanwhile are not included.
             page = await self._store.list_runs(where, cursor, BATCH)
-            counts.matched += len(page.runs)
-            counts.done += await self._do(verb, page.runs, act, refused, how) if page.runs else 0
+            runs = [run for run in page.runs if str(run.run_id) not in before]
+            counts.matched += len(runs)
+            counts.done += await self._do(verb, runs, act, refused, how) if runs else 0
+            counts.refused = dict(refused)
+            if course is not None:
+                course.tell(counts)
             cursor = page.cursor
             if cursor is None:
-                counts.refused = dict(refused)
                 return counts
+
+    async def _done_before(self, verb: Verb, course: Course) -> set[str]:
+        """Runs that an operation was done to before: its acts are written with the changes."""
+        found: set[str] = set()
+        if course.began is None:
+            return found
+        where, last = ActFilter(verb=verb, since=as_micros(course.began)), None
+        while rows := await self._store.acts(where, last, _PAGE):
+            found.update(row.run_id for row in rows if _operation(row.detail) == course.operation)
+            last = rows[-1].number
+        return found
 
     async def _do(
         self, verb: Verb, runs: Sequence[Run], act: Act, refused: Counter[str], how: Remake | None = None
@@ -114,11 +132,11 @@ class BulkOperations:
         Not for a run that was open when it was found: its successor was not among the found runs.
         """
         ref, reason, detail = RunRef(run.id, run.run_id), act.reason, json.decode(act.detail)
+        if run.state in CLOSED and (await self._store.get(run.id)).run_id != run.run_id:
+            return False
         if how is None:
             await self._retry(ref, reason, detail)
             return True
-        if run.state in CLOSED and (await self._store.get(run.id)).run_id != run.run_id:
-            return False
         code = of_version(how.code, run.version)
         if how.id:
             id = check_id(how.id.replace("{id}", run.id))
@@ -188,6 +206,12 @@ async def _known(write: Callable[[], Awaitable[list[RunId]]]) -> list[RunId]:
 
 def _said(where: RunFilter) -> dict[str, object]:
     return {name: value for name, value in asdict(where).items() if value not in (None, (), 0)}
+
+
+def _operation(detail: str) -> str:
+    """The operation that an act belongs to; empty: to none."""
+    said = _value(detail)
+    return str(said.get("operation", "")) if isinstance(said, dict) else ""
 
 
 def _row(row: Recorded) -> AuditRow:
