@@ -82,6 +82,7 @@ def dev(folder: str | None, **options: Any) -> None:
 )
 @click.option("--attempts", type=click.IntRange(1, 10), default=1, show_default=True,
               help="bridge: calls of the directory for each call; connect makes three attempts itself.")  # fmt: skip
+@click.option("--bridges", default=1, show_default=True, help="bridge: how many speak for it, this one included.")
 @click.option("--key", help="bridge: a PEM file, to sign with.")
 @click.option("--certificate", help="bridge: a PEM file, of that key.")
 @click.option("--directory-certificate", help="bridge: a PEM file, to verify answers with.")

@@ -43,6 +43,7 @@ class Options(Struct, frozen=True, kw_only=True):
     database: str
     listen: str | None = None
     bus: str | None = None
+    bridges: int = 1
     redis: str | None = None
     replica: str | None = None
     wait: float = 25.0
@@ -78,6 +79,7 @@ async def _bridge(options: Options) -> None:
         directory=options.directory,
         participant=options.participant,
         attempts=options.attempts,
+        bridges=options.bridges,
         signer=_signer(options),
         trusted=_certificate(options.directory_certificate),
     )

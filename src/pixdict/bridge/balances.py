@@ -3,11 +3,16 @@
 The directory lets a request in while a balance is above zero and takes its cost afterwards. So a request is sent when
 the balance is above zero even if all requests under way turn out as expensive as they can. Balances are read with the
 policies; between two readings they are counted with the directory's own arithmetic and by its clock.
+
+Where several Bridges speak for one participant, each has a share of every bucket: it counts as if requests cost as many
+times as much as there are Bridges. Together they count no more than the directory has, and need not tell each other
+anything. A share is never overdrawn, for that would be taken from the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +20,17 @@ from msgspec import Struct
 
 from batuta import Gate, GateCall, Outcome, Refusal
 from batuta.clock import Clock, SystemClock
-from pixdict.dict.buckets import SECOND, Bucket, Refill, changed, cost, lookup_cost, periods_to_wait, refilled
+from pixdict.dict.buckets import (
+    SECOND,
+    Bucket,
+    Refill,
+    changed,
+    cost,
+    lookup_cost,
+    payment_credit,
+    periods_to_wait,
+    refilled,
+)
 from pixdict.dict.messages import Policy
 from pixdict.dict.operations import antiscan_policies
 from pixdict.dict.policies import OFFICIAL, Limit, payer_kind
@@ -23,6 +38,8 @@ from pixdict.dict.problems import DirectoryRefused
 
 _USERS = 100_000
 """Payers whose buckets are remembered."""
+_LOOKUPS = 100_000
+"""Look-ups whose payment may still be told."""
 
 
 class Charge(Struct, frozen=True):
@@ -70,12 +87,15 @@ class Balances(Gate):
 
     frees_early = False
 
-    def __init__(self, *, refill: Refill = Refill.STEPPED, clock: Clock | None = None) -> None:
+    def __init__(self, *, refill: Refill = Refill.STEPPED, bridges: int = 1, clock: Clock | None = None) -> None:
         super().__init__("dict.balances", on_refusal="fail")
-        self._refill, self._clock = refill, SystemClock() if clock is None else clock
+        self._refill, self._bridges = refill, bridges
+        self._clock = SystemClock() if clock is None else clock
         self._ahead = 0
         """Microseconds that the directory's clock is ahead of ours."""
         self._known: dict[str, _Known] = {}
+        self._unpaid: OrderedDict[tuple[str, str], Sequence[Charge]] = OrderedDict()
+        """By EndToEndId and payer: what the look-up was charged to, nothing once it was paid."""
         self.synchronised = False
 
     # -- what the directory says
@@ -89,20 +109,37 @@ class Balances(Gate):
         now = self._now()
         for policy in policies:
             limit = Limit(policy.refill_tokens, policy.capacity, max(1, policy.refill_period_sec))
-            known = self._known.setdefault(policy.name, _Known(limit, Bucket(0, now)))
-            known.limit, known.bucket = limit, Bucket(policy.available_tokens, now)
+            # All that is missing may be ours, and the shares of others full.
+            tokens = limit.capacity - self._bridges * (limit.capacity - policy.available_tokens)
+            known = self._known.get(policy.name)
+            if known is None:
+                known = self._known[policy.name] = _Known(limit, Bucket(tokens, now))
+            elif self._bridges > 1:
+                tokens = min(max(self._current(known).tokens, tokens), self._bridges * policy.available_tokens)
+            known.limit, known.bucket = limit, Bucket(tokens, now)
         self.synchronised = True
 
-    def credit(self, bucket: str, tokens: int) -> None:
-        """The directory gave tokens back: the payment of a lookup was sent."""
-        known = self._known.get(bucket)
-        if known is not None:
-            known.bucket = changed(self._current(known), tokens, known.limit)
+    def found(self, end_to_end_id: str, payer_id: str, charges: Sequence[Charge]) -> None:
+        """A look-up found its key: the directory gives tokens back when its payment is sent."""
+        self._unpaid.setdefault((end_to_end_id, payer_id), charges)
+        if len(self._unpaid) > _LOOKUPS:
+            self._unpaid.popitem(last=False)
+
+    def paid(self, end_to_end_id: str, payer_id: str) -> bool:
+        """The payment of a look-up was sent. False: no look-up is known here that waits for it."""
+        charges = self._unpaid.get((end_to_end_id, payer_id), ())
+        if charges:
+            self._unpaid[end_to_end_id, payer_id] = ()
+        for one, tokens in zip(charges, payment_credit(payer_id), strict=False):
+            known = self._known.get(one.bucket)
+            if known is not None:
+                known.bucket = changed(self._current(known), self._bridges * tokens, known.limit)
+        return bool(charges)
 
     def balance(self, bucket: str) -> int | None:
-        """What is left now, without what is under way. None: not known."""
+        """What is left now of our share, without what is under way. None: not known."""
         known = self._known.get(bucket)
-        return None if known is None else self._current(known).tokens
+        return None if known is None else self._current(known).tokens // self._bridges
 
     # -- what a gate does
 
@@ -113,24 +150,26 @@ class Balances(Gate):
             if known is None:  # the first reading of the policies tells
                 continue
             known.bucket = self._current(known)
-            if known.bucket.tokens - known.reserved <= 0:
-                return Refusal(self._wait(known), f"the bucket {one.policy} has {known.bucket.tokens} tokens")
+            least = self._least(one)
+            if known.bucket.tokens - known.reserved < least:
+                left = known.bucket.tokens // self._bridges
+                return Refusal(self._wait(known, least), f"the bucket {one.policy} has {left} tokens")
         for one, known in found:
             if known is not None:
-                known.reserved += one.worst
+                known.reserved += self._bridges * one.worst
         return found
 
     def leave(self, ticket: Any, outcome: Outcome) -> None:
         status = _status(outcome)
         for one, known in ticket:
             if known is not None:
-                known.reserved -= one.worst
+                known.reserved -= self._bridges * one.worst
             elif (known := self._of(one)) is None:
                 continue
             if status is None and not outcome.ran and outcome.error is None:
                 continue  # another gate refused: nothing was sent
             taken = one.worst if status is None else one.cost(status)
-            known.bucket = changed(self._current(known), -taken, known.limit)
+            known.bucket = changed(self._current(known), -self._bridges * taken, known.limit)
             if status == 429:  # it knows better
                 known.bucket = Bucket(min(0, known.bucket.tokens), known.bucket.at)
 
@@ -155,12 +194,16 @@ class Balances(Gate):
     def _now(self) -> int:
         return self._clock.now() + self._ahead
 
-    def _wait(self, known: _Known) -> float:
+    def _least(self, charge: Charge) -> int:
+        """What must be there to let a request in: a token, or what it may cost where others have a share."""
+        return 1 if self._bridges == 1 else self._bridges * charge.worst
+
+    def _wait(self, known: _Known, least: int) -> float:
         """Seconds until tokens come; soon, if it is only that requests are under way."""
-        if known.bucket.tokens > 0:
+        if known.bucket.tokens >= least:
             return 0.05
         period = known.limit.period * SECOND
-        periods = periods_to_wait(known.bucket.tokens, known.limit)
+        periods = periods_to_wait(known.bucket.tokens - least + 1, known.limit)
         return (period - self._now() % period + (periods - 1) * period) / SECOND
 
 

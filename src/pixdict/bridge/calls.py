@@ -24,9 +24,9 @@ from pixdict.bridge.balances import Balances, Charge, charge, lookup_charges
 from pixdict.bridge.directory import BrokenAnswer, DirectoryClient, DirectoryRequest, DirectoryUnreachable
 from pixdict.bridge.errors import DeadlineExceeded
 from pixdict.bridge.settings import BridgeSettings
-from pixdict.dict.headers import PAYER_ID
+from pixdict.dict.headers import END_TO_END_ID, PAYER_ID
 from pixdict.dict.keys import key_type_of
-from pixdict.dict.messages import DeleteEntryResponse, ListPoliciesResponse
+from pixdict.dict.messages import DeleteEntryResponse, GetEntryResponse, ListPoliciesResponse
 from pixdict.dict.operations import OPERATIONS, list_claims_policy
 from pixdict.dict.problems import DirectoryRefused, RetryClass
 
@@ -55,7 +55,7 @@ class Calls:
         """`batuta` is open; its store has the breaker and the kept answers."""
         self._directory, self._batuta, self._settings, self._sleep = directory, batuta, settings, sleep
         self._clock = SystemClock() if clock is None else clock
-        self.balances = Balances(refill=settings.refill, clock=clock)
+        self.balances = Balances(refill=settings.refill, bridges=settings.bridges, clock=clock)
         self.answers = Answers(batuta, settings.keep_answers, cache)
         self._breaker = breaker(
             BREAKER,
@@ -122,12 +122,15 @@ class Calls:
         seconds = min(self._settings.timeout, self._left(until))
         if seconds <= 0:
             raise DeadlineExceeded(f"{request.operation.name}: the time of the call is over")
+        charges = charges_of(request)
         try:
-            async with self._batuta.gates(self.balances, self._breaker, args=[charges_of(request)]):
+            async with self._batuta.gates(self.balances, self._breaker, args=[charges]):
                 answer = await self._directory.send(request, seconds)
                 self.balances.observe(cast(datetime, getattr(answer, "response_time")))  # noqa: B009
                 if isinstance(answer, ListPoliciesResponse):
                     self.balances.sync(answer.policies)
+                elif isinstance(answer, GetEntryResponse):
+                    self.balances.found(request.headers[END_TO_END_ID], request.headers[PAYER_ID], charges)
                 return answer
         except DirectoryRefused as error:
             if error.status == 429:

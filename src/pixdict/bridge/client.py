@@ -61,6 +61,12 @@ class BridgeClient:
         sent = pb.GetEntryRequest(key=key, payer_id=payer_id, end_to_end_id=end_to_end_id)
         return await self._get(LookUp, self._entries.GetEntry, sent)
 
+    async def payment_sent(self, end_to_end_id: str, payer_id: str) -> bool:
+        """The payment of a look-up was sent, and the directory gives tokens back. False: this Bridge knows no such
+        look-up, or was told before."""
+        sent = pb.PaymentSentRequest(end_to_end_id=end_to_end_id, payer_id=payer_id)
+        return bool((await self._call(self._entries.PaymentSent, sent)).counted)
+
     async def update_entry(
         self,
         key: str,

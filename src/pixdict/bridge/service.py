@@ -124,10 +124,7 @@ class Entries(_Service, rpc.EntriesServicer):
     @answered
     async def GetEntry(self, request: pb.GetEntryRequest, context: Context) -> pb.EntryResponse:
         checked_key(request.key)
-        if not PAYER.fullmatch(request.payer_id):
-            raise InvalidArgument("payer_id must be the CPF (11 digits) or CNPJ (14 digits) of the payer")
-        if not request.end_to_end_id.isalnum() or not request.end_to_end_id.isascii():
-            raise InvalidArgument("end_to_end_id must be the EndToEndId of the payment")
+        checked_payment(request)
         headers = {PAYER_ID: request.payer_id, END_TO_END_ID: request.end_to_end_id}
         return to_message(
             pb.EntryResponse, await self._read("getEntry", context, path={"Key": request.key}, headers=headers)
@@ -164,6 +161,11 @@ class Entries(_Service, rpc.EntriesServicer):
             checked_key(key)
         message = to_struct(messages.CheckKeysRequest, request)
         return to_message(pb.CheckKeysResponse, await self._read("checkKeys", context, message=message))
+
+    @answered
+    async def PaymentSent(self, request: pb.PaymentSentRequest, context: Context) -> pb.PaymentSentResponse:
+        checked_payment(request)
+        return pb.PaymentSentResponse(counted=self._calls.balances.paid(request.end_to_end_id, request.payer_id))
 
 
 class Claims(_Service, rpc.ClaimsServicer):
@@ -290,6 +292,13 @@ def refuse(name: str, violations: list[Violation]) -> None:
 def checked_key(key: str) -> None:
     if key_type_of(key) is None:
         raise InvalidArgument(f"key {key[:80]!r} is no key: a CPF, CNPJ, phone, e-mail address or EVP")
+
+
+def checked_payment(request: pb.GetEntryRequest | pb.PaymentSentRequest) -> None:
+    if not PAYER.fullmatch(request.payer_id):
+        raise InvalidArgument("payer_id must be the CPF (11 digits) or CNPJ (14 digits) of the payer")
+    if not request.end_to_end_id.isalnum() or not request.end_to_end_id.isascii():
+        raise InvalidArgument("end_to_end_id must be the EndToEndId of the payment")
 
 
 def checked_key_type(key_type: str) -> None:

@@ -12,6 +12,8 @@ from pixdict.dict.headers import ISPB
 from pixdict.dict.signatures import Signer
 from pixdict.errors import InvalidArgument
 
+_MOST_BRIDGES = 5
+
 
 class Thresholds(Struct, frozen=True):
     """Remaining per cent at or below which a policy is WARNING, and CRITICAL."""
@@ -40,6 +42,8 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
     failures: int = 5
     """In a row, that open the breaker `bacen`."""
     open_for: float = 60.0
+    bridges: int = 1
+    """How many Bridges speak for the participant: each uses its share of every bucket."""
     refill: Refill = Refill.STEPPED
     """How the directory gives tokens back. Stepped is never too much."""
     thresholds: Thresholds = Thresholds()
@@ -55,5 +59,8 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
             raise InvalidArgument(f"participant {self.participant!r} is not an ISPB: eight letters or digits")
         if not self.directory.startswith(("http://", "https://")):
             raise InvalidArgument(f"directory {self.directory!r} must begin with http:// or https://")
+        if not 1 <= self.bridges <= _MOST_BRIDGES:
+            why = "a look-up may cost 20 of the 100 tokens of a payer"
+            raise InvalidArgument(f"bridges={self.bridges}: 1 to {_MOST_BRIDGES} can share a participant, for {why}")
         if self.attempts < 1 or min(self.timeout, self.call_timeout, self.keep_answers) <= 0:
             raise InvalidArgument("attempts, timeout, call_timeout and keep_answers must be more than 0")

@@ -329,6 +329,49 @@ class GetEntryRequest(_message.Message):
 Global___GetEntryRequest: _TypeAlias = GetEntryRequest  # noqa: Y015
 
 @_typing.final
+class PaymentSentRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    END_TO_END_ID_FIELD_NUMBER: _builtins.int
+    PAYER_ID_FIELD_NUMBER: _builtins.int
+    end_to_end_id: _builtins.str
+    """As in the look-up."""
+    payer_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        end_to_end_id: _builtins.str = ...,
+        payer_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_to_end_id", b"end_to_end_id", "payer_id", b"payer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PaymentSentRequest: _TypeAlias = PaymentSentRequest  # noqa: Y015
+
+@_typing.final
+class PaymentSentResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNTED_FIELD_NUMBER: _builtins.int
+    counted: _builtins.bool
+    """Not when this Bridge knows no such look-up, or was told before."""
+    def __init__(
+        self,
+        *,
+        counted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PaymentSentResponse: _TypeAlias = PaymentSentResponse  # noqa: Y015
+
+@_typing.final
 class UpdateEntryRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

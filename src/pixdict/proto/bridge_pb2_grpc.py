@@ -178,6 +178,11 @@ class EntriesStub:
                 request_serializer=pixdict_dot_proto_dot_bridge__pb2.CheckKeysRequest.SerializeToString,
                 response_deserializer=pixdict_dot_proto_dot_bridge__pb2.CheckKeysResponse.FromString,
                 _registered_method=True)
+        self.PaymentSent = channel.unary_unary(
+                '/pixdict.bridge.v1.Entries/PaymentSent',
+                request_serializer=pixdict_dot_proto_dot_bridge__pb2.PaymentSentRequest.SerializeToString,
+                response_deserializer=pixdict_dot_proto_dot_bridge__pb2.PaymentSentResponse.FromString,
+                _registered_method=True)
 
 
 class EntriesServicer:
@@ -214,6 +219,13 @@ class EntriesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PaymentSent(self, request, context):
+        """The payment of a look-up was sent: the directory gives tokens back, and the Bridge counts them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EntriesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -241,6 +253,11 @@ def add_EntriesServicer_to_server(servicer, server):
                     servicer.CheckKeys,
                     request_deserializer=pixdict_dot_proto_dot_bridge__pb2.CheckKeysRequest.FromString,
                     response_serializer=pixdict_dot_proto_dot_bridge__pb2.CheckKeysResponse.SerializeToString,
+            ),
+            'PaymentSent': grpc.unary_unary_rpc_method_handler(
+                    servicer.PaymentSent,
+                    request_deserializer=pixdict_dot_proto_dot_bridge__pb2.PaymentSentRequest.FromString,
+                    response_serializer=pixdict_dot_proto_dot_bridge__pb2.PaymentSentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -379,6 +396,33 @@ class Entries:
             '/pixdict.bridge.v1.Entries/CheckKeys',
             pixdict_dot_proto_dot_bridge__pb2.CheckKeysRequest.SerializeToString,
             pixdict_dot_proto_dot_bridge__pb2.CheckKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PaymentSent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pixdict.bridge.v1.Entries/PaymentSent',
+            pixdict_dot_proto_dot_bridge__pb2.PaymentSentRequest.SerializeToString,
+            pixdict_dot_proto_dot_bridge__pb2.PaymentSentResponse.FromString,
             options,
             channel_credentials,
             insecure,

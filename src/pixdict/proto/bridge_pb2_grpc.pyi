@@ -84,6 +84,8 @@ class EntriesStub:
     UpdateEntry: _grpc.UnaryUnaryMultiCallable[_bridge_pb2.UpdateEntryRequest, _bridge_pb2.EntryResponse]
     DeleteEntry: _grpc.UnaryUnaryMultiCallable[_bridge_pb2.DeleteEntryRequest, _bridge_pb2.DeleteEntryResponse]
     CheckKeys: _grpc.UnaryUnaryMultiCallable[_bridge_pb2.CheckKeysRequest, _bridge_pb2.CheckKeysResponse]
+    PaymentSent: _grpc.UnaryUnaryMultiCallable[_bridge_pb2.PaymentSentRequest, _bridge_pb2.PaymentSentResponse]
+    """The payment of a look-up was sent: the directory gives tokens back, and the Bridge counts them."""
 
 @_typing.type_check_only
 class EntriesAsyncStub(EntriesStub):
@@ -95,6 +97,8 @@ class EntriesAsyncStub(EntriesStub):
     UpdateEntry: _aio.UnaryUnaryMultiCallable[_bridge_pb2.UpdateEntryRequest, _bridge_pb2.EntryResponse]  # type: ignore[assignment]
     DeleteEntry: _aio.UnaryUnaryMultiCallable[_bridge_pb2.DeleteEntryRequest, _bridge_pb2.DeleteEntryResponse]  # type: ignore[assignment]
     CheckKeys: _aio.UnaryUnaryMultiCallable[_bridge_pb2.CheckKeysRequest, _bridge_pb2.CheckKeysResponse]  # type: ignore[assignment]
+    PaymentSent: _aio.UnaryUnaryMultiCallable[_bridge_pb2.PaymentSentRequest, _bridge_pb2.PaymentSentResponse]  # type: ignore[assignment]
+    """The payment of a look-up was sent: the directory gives tokens back, and the Bridge counts them."""
 
 class EntriesServicer(metaclass=_abc_1.ABCMeta):
     """Keys and what they belong to."""
@@ -133,6 +137,14 @@ class EntriesServicer(metaclass=_abc_1.ABCMeta):
         request: _bridge_pb2.CheckKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_bridge_pb2.CheckKeysResponse, _abc.Awaitable[_bridge_pb2.CheckKeysResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def PaymentSent(
+        self,
+        request: _bridge_pb2.PaymentSentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_bridge_pb2.PaymentSentResponse, _abc.Awaitable[_bridge_pb2.PaymentSentResponse]]:
+        """The payment of a look-up was sent: the directory gives tokens back, and the Bridge counts them."""
 
 def add_EntriesServicer_to_server(servicer: EntriesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

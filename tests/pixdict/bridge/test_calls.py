@@ -277,6 +277,29 @@ async def test_lookups_under_way_are_counted_as_if_none_were_found():
         assert bridge.calls.balances.balance("ENTRIES_READ_USER_ANTISCAN/11122233300") == 0
 
 
+async def test_a_payment_that_was_sent_gives_the_tokens_of_its_lookup_back_once():
+    async with stand() as (fake, bridge, client, _):
+        fake.on("GET", "/api/v2/entries/%2B5511987654321", messages.GetEntryResponse(entry=EXTENDED, **ENVELOPE))
+        buckets = ("ENTRIES_READ_USER_ANTISCAN/11222333000181", "ENTRIES_READ_PARTICIPANT_ANTISCAN")
+        for number in range(3):
+            await client.get_entry(KEY, payer_id="11222333000181", end_to_end_id=f"E{number}")
+        assert [bridge.calls.balances.balance(one) for one in buckets] == [997, 49_997]
+        assert await client.payment_sent("E1", "11222333000181")
+        assert not await client.payment_sent("E1", "11222333000181")
+        assert not await client.payment_sent("E1", "11122233300")
+        assert not await client.payment_sent("E9", "11222333000181")
+        assert [bridge.calls.balances.balance(one) for one in buckets] == [999, 49_998]
+        for wrong in (("E1", "1"), ("", "11122233300"), ("E-1", "11122233300")):
+            with pytest.raises(InvalidArgument):
+                await client.payment_sent(*wrong)
+
+
+@pytest.mark.parametrize("bridges", [0, -1, 6])
+def test_too_many_or_no_bridges_are_refused(bridges):
+    with pytest.raises(InvalidArgument, match=f"bridges={bridges}"):
+        BridgeSettings(directory="http://127.0.0.1:1", participant=ISPB, bridges=bridges)
+
+
 async def test_the_balances_are_read_before_the_first_call_and_an_outage_then_is_told():
     async with stand(attempts=1) as (fake, _, client, _):
         fake.on("GET", "/api/v2/policies/", DROP, policies())

@@ -127,9 +127,9 @@ SMALL: dict[str, Any] = {
 
 @pytest.mark.parametrize("refill", ["stepped", "continuous"])
 async def test_the_balances_that_the_bridge_counts_are_those_of_the_directory(refill):
-    """Random requests and random time: no request gets 429, and the balances agree after each one of them."""
+    """Random requests, payments and time: no request gets 429, and the balances agree after each one of them."""
     chance, clock, limited = random.Random(7), ManualClock(), 0
-    too_many = 0
+    too_many, unpaid = 0, []
     settings = DirectorySettings(policies=SMALL, refill=refill, refuse_own_lookups=False)
     async with Directory.serve(settings, clock=clock) as directory, connect("memory://") as batuta:
         given = BridgeSettings(directory=directory.url, participant=ISPB, refill=directory.settings.refill)
@@ -141,10 +141,17 @@ async def test_the_balances_that_the_bridge_counts_are_those_of_the_directory(re
                 request = some_request(chance, number)
                 try:
                     await calls.call(request, calls.time_left(None))
+                    if request.operation.name == "getEntry":
+                        unpaid.append((request.headers[END_TO_END_ID], request.headers[PAYER_ID]))
                 except GateRefused:
                     limited += 1
                 except DirectoryRefused as error:
                     too_many += error.status == 429
+                if unpaid and chance.random() < 0.2:
+                    sent = unpaid.pop(chance.randrange(len(unpaid)))
+                    directory.service.payment_sent(*sent)
+                    assert calls.balances.paid(*sent)
+                    assert not calls.balances.paid(*sent)
                 if number % 50 == 0:
                     compare(calls, directory)
             compare(calls, directory)
@@ -152,10 +159,41 @@ async def test_the_balances_that_the_bridge_counts_are_those_of_the_directory(re
     assert limited > 50
 
 
+@pytest.mark.parametrize("refill", ["stepped", "continuous"])
+async def test_bridges_that_share_a_participant_together_use_no_more_than_the_directory_has(refill):
+    """Three of them, one of which is now and then a new one that knows no payer yet. None learns of the others."""
+    chance, clock = random.Random(11), ManualClock()
+    done, limited, statuses = 0, 0, set()
+    settings = DirectorySettings(policies=SMALL, refill=refill, refuse_own_lookups=False)
+    async with Directory.serve(settings, clock=clock) as directory, connect("memory://") as batuta:
+        given = BridgeSettings(
+            directory=directory.url, participant=ISPB, refill=directory.settings.refill, bridges=3, first_wait=0.0
+        )
+        async with DirectoryClient(given) as http:
+            calls = [Calls(http, batuta, given, clock=clock) for _ in range(3)]
+            for number in range(examples(600)):
+                if chance.random() < 0.2:
+                    clock.advance(round(chance.uniform(0, 45)))
+                if chance.random() < 0.01:
+                    calls[2] = Calls(http, batuta, given, clock=clock)
+                one = chance.choice(calls[:2] if number % 3 else calls)
+                request = some_request(chance, number, payer=str(10**10 + number) if one is calls[2] else "")
+                try:
+                    await one.call(request, one.time_left(None))
+                    done += 1
+                except GateRefused:
+                    limited += 1
+                except DirectoryRefused as error:
+                    statuses.add(error.status)
+    assert 429 not in statuses
+    assert limited > 50
+    assert done > 100
+
+
 PAYERS = ("11122233300", "11222333000181", "33344455566")
 
 
-def some_request(chance, number):
+def some_request(chance, number, payer=""):
     name = chance.choice(["getClaim", "checkKeys", "getEntry", "getEntry", "createEntry", "deleteEntry", "getPolicy"])
     key = f"+55119876543{chance.randrange(30):02}"
     if name == "getClaim":
@@ -163,7 +201,7 @@ def some_request(chance, number):
     if name == "getPolicy":
         return DirectoryRequest(operation=OPERATIONS[name], path={"policy": chance.choice(["CLAIMS_READ", "NONE"])})
     if name == "getEntry":
-        headers = {PAYER_ID: chance.choice(PAYERS), END_TO_END_ID: f"E{number}"}
+        headers = {PAYER_ID: payer or chance.choice(PAYERS), END_TO_END_ID: f"E{number}"}
         return DirectoryRequest(operation=OPERATIONS[name], path={"Key": key}, headers=headers)
     if name == "createEntry":
         made = CreateEntryRequest(
