@@ -112,7 +112,7 @@ async def test_the_command_prints_its_addresses_and_ends_in_order(tmp_path, endi
     assert await running.wait() == 0
     assert urlparse(said["DICT"]).path == "/dict"
     assert f"participant {ISPB}" in said["directory"]
-    assert (tmp_path / "here" / "pixdict.db").exists()
+    assert (tmp_path / "here" / "directory.db").exists()
 
 
 async def said_by(process):
