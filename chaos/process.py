@@ -118,7 +118,8 @@ class WorkerProcess:
         self._process.terminate()
 
     async def stop(self, seconds: float = 40.0) -> int:
-        """A graceful stop."""
+        """A graceful stop. It listens to signals when it is ready, and would die of them before."""
+        await self.ready_or_ended()
         self.terminate()
         return await self.ended(seconds)
 
