@@ -61,4 +61,19 @@ def test_a_workflow_is_no_method() -> None:
         async def checkout(order: str) -> str:
             return order
 
+        @workflow
+        async def nightly() -> None: ...  # nothing could be its instance
+
+        borrowed = workflow(flow)
+
     assert Works.checkout.name == "checkout"
+
+
+@pytest.mark.parametrize("first", ["this", "_self", "klass", "*args"])
+def test_a_workflow_is_no_method_whatever_its_instance_is_called(first: str) -> None:
+    source = f"class Shop:\n    @workflow\n    async def checkout({first}, **more): ..."
+    with pytest.raises((InvalidInput, RuntimeError)) as refused:  # Python 3.11 wraps what `__set_name__` raises
+        exec(source, {"workflow": workflow})
+    error = refused.value if isinstance(refused.value, InvalidInput) else refused.value.__cause__
+    assert isinstance(error, InvalidInput)
+    assert f"'Shop.checkout' is a method, and a run has no instance to be {first.lstrip('*')!r}" in str(error)

@@ -87,6 +87,13 @@ class Workflow(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(*args, **kwargs)
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Called for an attribute of a class, but not for one inside a @staticmethod."""
+        first = next(iter(inspect.signature(self.fn).parameters.values()), None)
+        is_its_own = self.fn.__qualname__ == f"{owner.__qualname__}.{self.fn.__name__}"
+        if is_its_own and first is not None and first.kind is not first.KEYWORD_ONLY:
+            raise _method_refused(self.fn, first.name)
+
     @property
     def code(self) -> str:
         """The code name that a run needs: this name, and this version if it has one."""
@@ -108,13 +115,20 @@ class Workflow(Generic[P, R]):
 
 def _check_no_method(fn: Callable[..., Any]) -> None:
     """A run has no instance: what would be its `self` is the first argument of the start."""
-    in_class = "." in fn.__qualname__.rpartition("<locals>.")[2]
     first = next(iter(inspect.signature(fn).parameters), "")
-    if in_class and first in ("self", "cls"):
-        raise InvalidInput(
-            f"workflow {fn.__qualname__!r} is a method, and a run has no instance to be {first!r}: make it a function "
-            f"(or a @staticmethod), and give it as arguments what it needs"
-        )
+    if _is_in_class(fn) and first in ("self", "cls"):
+        raise _method_refused(fn, first)
+
+
+def _is_in_class(fn: Callable[..., Any]) -> bool:
+    return "." in fn.__qualname__.rpartition("<locals>.")[2]
+
+
+def _method_refused(fn: Callable[..., Any], first: str) -> InvalidInput:
+    return InvalidInput(
+        f"workflow {fn.__qualname__!r} is a method, and a run has no instance to be {first!r}: make it a function "
+        f"(or a @staticmethod), and give it as arguments what it needs"
+    )
 
 
 def _sources_of(fn: Callable[..., Any]) -> list[bytes]:
