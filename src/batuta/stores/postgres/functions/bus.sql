@@ -84,31 +84,59 @@ CREATE OR REPLACE FUNCTION batuta.bus_turn(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    seen bigint[];
     fresh bigint[];
+    ended tid[];
     gone record;
+    next_of_key tid;
 BEGIN
     PERFORM batuta.hold_bus(ns);
     -- One by one: without statistics a join of many is planned as one of few.
     FOR place IN 1 .. cardinality(begun_of) LOOP
-        UPDATE batuta.bus_deliveries d SET state = 2, run_id = begun_runs[place]
-        WHERE d.namespace = ns AND d.subscription = begun_of[place] AND d.number = begun_numbers[place] AND d.state = 1;
+        PERFORM FROM batuta.bus_deliveries d
+        WHERE d.namespace = ns AND d.subscription = begun_of[place] AND d.number = begun_numbers[place] AND d.state = 1
+        FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            UPDATE batuta.bus_deliveries d SET state = 2, run_id = begun_runs[place]
+            WHERE d.namespace = ns AND d.subscription = begun_of[place] AND d.number = begun_numbers[place];
+        END IF;
     END LOOP;
-    FOR gone IN WITH ended AS (
-        DELETE FROM batuta.bus_deliveries d
+    ended := ARRAY(
+        SELECT d.ctid FROM batuta.bus_deliveries d
         WHERE d.namespace = ns AND d.state = 2 AND NOT EXISTS (
             SELECT FROM batuta.runs r WHERE r.run_id = d.run_id AND r.namespace = ns AND r.closed_at IS NULL OFFSET 0)
-        RETURNING d.subscription, d.key
-    )
-    SELECT DISTINCT e.subscription, e.key FROM ended e WHERE e.key <> '' LOOP
-        UPDATE batuta.bus_deliveries d SET state = 1
-        WHERE d.namespace = ns AND d.subscription = gone.subscription AND d.number = (
-            SELECT n.number FROM batuta.bus_deliveries n
-            WHERE n.namespace = ns AND n.subscription = gone.subscription AND n.key = gone.key AND n.key <> ''
-            ORDER BY n.number LIMIT 1) AND d.state = 0;
+        FOR UPDATE SKIP LOCKED);
+    DELETE FROM batuta.bus_deliveries d WHERE d.ctid = ANY (ended) AND d.key = '';
+    FOR gone IN
+        SELECT d.ctid AS place, d.subscription, d.key, d.number FROM batuta.bus_deliveries d
+        WHERE d.ctid = ANY (ended) AND d.key <> ''
+    LOOP
+        SELECT n.ctid INTO next_of_key FROM batuta.bus_deliveries n
+        WHERE n.namespace = ns AND n.subscription = gone.subscription AND n.key = gone.key AND n.key <> ''
+          AND n.number <> gone.number
+        ORDER BY n.number LIMIT 1;
+        IF FOUND THEN
+            PERFORM FROM batuta.bus_deliveries n WHERE n.ctid = next_of_key FOR UPDATE SKIP LOCKED;
+            CONTINUE WHEN NOT FOUND;  -- a later turn sees that this one has ended
+            UPDATE batuta.bus_deliveries n SET state = 1 WHERE n.ctid = next_of_key AND n.state = 0;
+        END IF;
+        DELETE FROM batuta.bus_deliveries d WHERE d.ctid = gone.place;
     END LOOP;
-    fresh := ARRAY(
+    seen := ARRAY(
         SELECT m.number FROM batuta.bus_messages m
         WHERE m.namespace = ns AND m.via = '' AND NOT m.taken ORDER BY m.number LIMIT most);
+    fresh := ARRAY(
+        SELECT m.number FROM batuta.bus_messages m
+        WHERE m.namespace = ns AND m.number = ANY (seen) AND NOT m.taken ORDER BY m.number FOR UPDATE SKIP LOCKED);
+    IF cardinality(fresh) < cardinality(seen) THEN  -- those of the same key wait for one that is locked
+        fresh := ARRAY(
+            SELECT m.number FROM batuta.bus_messages m
+            WHERE m.namespace = ns AND m.number = ANY (fresh) AND NOT EXISTS (
+                SELECT FROM batuta.bus_messages o
+                WHERE o.namespace = ns AND o.number = ANY (seen) AND o.number < m.number AND NOT o.number = ANY (fresh)
+                  AND o.topic = m.topic AND o.key = m.key AND o.key <> '')
+            ORDER BY m.number);
+    END IF;
     IF cardinality(fresh) > 0 THEN
         UPDATE batuta.bus_messages m SET taken = true WHERE m.namespace = ns AND m.number = ANY (fresh);
         PERFORM batuta.hand_out(ns, NULL, fresh);
@@ -130,7 +158,7 @@ BEGIN
         SELECT b.number, b.topic, b.id, b.key, b.body, b.at FROM batuta.bus_messages b
         WHERE b.namespace = ns AND b.number = r.number LIMIT 1) m
     ORDER BY r.number, r.name;
-    IF cardinality(fresh) >= most THEN
+    IF cardinality(seen) >= most AND cardinality(fresh) > 0 THEN
         RETURN NEXT;
     END IF;
 END
