@@ -340,7 +340,7 @@ def _limit(name: str, doc: LimitDoc, keys: list[KeyView]) -> LimitView:
 
 def _key(key: str, doc: str, limit: LimitDoc, now: int) -> KeyView:
     counts, settings = decode_counts(doc), limit.settings
-    held = limit.holds.get(key, 0)
+    held = limit.held_until(key, now)
     used = {}
     for rate in [] if settings is None else settings.rates:
         used[str(rate)] = rate.count - rate_left(rate, counts.counted(rate, now), now)
@@ -349,5 +349,5 @@ def _key(key: str, doc: str, limit: LimitDoc, now: int) -> KeyView:
         used=used,
         running=sum(count for count, until in counts.leases.values() if until > now),
         balance=counts.tokens,
-        held_until=as_datetime(held) if held > now else None,
+        held_until=as_datetime(held) if held else None,
     )

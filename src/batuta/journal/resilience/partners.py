@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import MsgspecError, Struct, json
 
+from batuta.clock import SECOND
 from batuta.journal.audit import Act
 from batuta.journal.codec_envelope import Payload
 from batuta.journal.records import Hint
@@ -18,7 +19,13 @@ WEBHOOK = "webhook"
 """An endpoint for webhooks. Its document holds secrets: it goes through the codecs of its store."""
 DAMAGED = "damaged"
 """The state of a breaker of which the store has something that cannot be read."""
+_MINUTE = 60 * SECOND
 CLOSED, OPEN, HALF_OPEN = BREAKER_STATES = ("closed", "open", "half-open")
+
+
+def is_set_back(noted: int, now: int) -> bool:
+    """Whether the clock was set back since this time was noted: clocks of processes differ by less than a minute."""
+    return noted > now + _MINUTE
 
 
 class Partner(Struct, kw_only=True):

@@ -173,7 +173,7 @@ class BreakerKeeper:
         self._refused += 1
         if known.forced == OPEN:
             return Refusal(spread, f"forced {why}", self.name)
-        left = (known.until - self._partners.now()) / SECOND if known.state == OPEN else 0.0
+        left = known.opens_in(self._partners.now())
         first = self._refused <= known.settings.probes
         if left > 0:
             return Refusal(left, why, self.name, 0.0 if first else spread)
@@ -193,7 +193,7 @@ class BreakerKeeper:
             return Refusal(SOON, "its state is not known yet", self._watchers, pending=True) if known is None else None
         spread, why = known.settings.open_for * jitter(), f"{known.state}: {known.reason}"
         self._refused += 1
-        left = (known.until - self._partners.now()) / SECOND if known.state == OPEN else 0.0
+        left = known.opens_in(self._partners.now())
         if known.forced == OPEN or left > 0:
             return Refusal(max(left, SOON), why, self._watchers, spread)
         if self._scouts < known.settings.probes:
@@ -343,7 +343,7 @@ class BreakerKeeper:
     async def tick(self) -> None:
         known = self.known
         waits = known is not None and not known.lets_in and not known.forced and self._host.waiting(self.name)
-        if waits and known is not None and (known.state != OPEN or known.until <= self._partners.now()):
+        if waits and known is not None and not known.opens_in(self._partners.now()):
             self._ask()
 
     def learn_doc(self, doc: str | None) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from batuta.authoring.gates import check_period
 from batuta.clock import SECOND
 from batuta.errors import InvalidInput
-from batuta.journal.resilience.partners import CLOSED, HALF_OPEN, OPEN
+from batuta.journal.resilience.partners import CLOSED, HALF_OPEN, OPEN, is_set_back
 
 OFF = "off"
 """Forced: it lets everything in and counts nothing."""
@@ -92,6 +92,13 @@ class BreakerState(Struct, kw_only=True):
     def lets_in(self) -> bool:
         return self.state == CLOSED
 
+    def opens_in(self, now: int) -> float:
+        """Seconds until probes are let in, when it is open. After the clock was set back: none, for nothing tells how
+        long it has been open."""
+        if self.state != OPEN or is_set_back(self.since, now):
+            return 0.0
+        return max(0, self.until - now) / SECOND
+
     def encode(self) -> str:
         return json.encode(self).decode()
 
@@ -125,12 +132,13 @@ class BreakerState(Struct, kw_only=True):
 
     def take_probes(self, ids: Sequence[str], now: int) -> list[str]:
         """Those of these that may go: with others that are under way never more than the quota."""
-        if self.forced or self.state == CLOSED or (self.state == OPEN and now < self.until):
+        if self.forced or self.state == CLOSED or self.opens_in(now):
             return []
         if self.state == OPEN:
             self._turn(HALF_OPEN, "it was open for long enough", now)
             self.probes, self.passed = {}, 0
-        self.probes = {id: until for id, until in self.probes.items() if until > now}
+        latest = now + round(self.settings.probe_lease * SECOND)
+        self.probes = {id: min(until, latest) for id, until in self.probes.items() if until > now}
         granted = list(ids[: max(0, self.settings.probes - len(self.probes))])
         self.renew_probes(granted, now, new=True)
         return granted

@@ -428,11 +428,11 @@ def _granted(docs: PartnerDocs, wish: Wish, key: str) -> PartnerChange[Grant]:
     settings = None if limit is None else limit.settings
     if limit is None or settings is None:
         return PartnerChange(Grant(now, next_at=now + SECOND, why="it was removed"))
-    counts, held = decode_counts(docs.doc), limit.holds.get(key, 0)
+    counts, held = decode_counts(docs.doc), limit.held_until(key, now)
     if wish.turn != limit.turn:
         wish = replace(wish, unused=0)
-    grant = counts.ask(settings, wish if held <= now else replace(wish, units=0), now)
-    if held > now:
+    grant = counts.ask(settings, replace(wish, units=0) if held else wish, now)
+    if held:
         grant.next_at, grant.why = held, _PAUSE
     grant.turn = limit.turn
     return PartnerChange(grant, counts.encode(), expires_at=counts.expires_at(settings, now))

@@ -11,6 +11,7 @@ from msgspec import Struct, field, json
 from batuta.clock import SECOND
 from batuta.errors import InvalidInput
 from batuta.journal.queues import Rate
+from batuta.journal.resilience.partners import is_set_back
 from batuta.journal.resilience.rates import rate_allows, rate_left, window_end
 
 PARTS = 20
@@ -73,6 +74,8 @@ class LimitDoc(Struct, kw_only=True):
     reason: str = ""
     holds: dict[str, int] = field(default_factory=dict)
     """By key: until when the partner wants no call."""
+    held_at: int = 0
+    """When the last pause was asked for."""
     turn: int = 0
     """Rises with each change: leased permits of before are not used any more. It begins with the
     store's time, so that it also rises when a limit is forgotten and declared again."""
@@ -88,10 +91,16 @@ class LimitDoc(Struct, kw_only=True):
 
     def hold(self, key: str, until: int, now: int) -> None:
         """The partner asked for a pause: no worker calls it before then. A shorter one does not end a longer one."""
-        self.holds = {one: at for one, at in self.holds.items() if at > now}
+        self.holds = {one: at for one in self.holds if (at := self.held_until(one, now))}
+        self.held_at = now
         if until > self.holds.get(key, now):
             self.holds[key] = until
             self.turn += 1
+
+    def held_until(self, key: str, now: int) -> int:
+        """0: it is not held. A pause from before the clock was set back is over: the partner says so if it is not."""
+        until = self.holds.get(key, 0)
+        return until if until > now and not is_set_back(self.held_at, now) else 0
 
     def release(self, key: str) -> None:
         if self.holds.pop(key, None) is not None:
@@ -170,6 +179,8 @@ class LimitCounts(Struct, kw_only=True):
         """Lease units to a process. What it has leased before and does not use is given back."""
         grant = Grant(now, wish.units, settings=settings)
         self._take_back(settings, wish, now)
+        if self.claim is not None and self.claim[1] > now + CLAIM:  # from before the clock was set back
+            self.claim = self.claim[0], now + CLAIM
         kept = self.claim[0] if self.claim is not None and self.claim[1] > now and self.claim[0] > wish.least else 0
         self._lower(grant, settings, kept, now)
         if settings.concurrency is not None:
@@ -232,7 +243,8 @@ class LimitCounts(Struct, kw_only=True):
                 grant.units, grant.why = left, f"{rate} is used up"
 
     def _share(self, grant: Grant, concurrency: int, wish: Wish, kept: int, now: int) -> None:
-        self.leases = {one: lease for one, lease in self.leases.items() if lease[1] > now}
+        latest = now + LEASE  # one that ends later is from before the clock was set back
+        self.leases = {one: (count, min(end, latest)) for one, (count, end) in self.leases.items() if end > now}
         taken = wish.using + sum(count for one, (count, _) in self.leases.items() if one != wish.holder)
         left, wanted = max(0, concurrency - taken), self.wanted
         self.wanted = left - kept < max(grant.units, wish.least) if wish.units else wanted and not left
