@@ -252,6 +252,47 @@ async def test_rotated_keys_encrypt_flows_and_events_anew(url: str) -> None:
         assert (await client.flows.events.get(sent.event.id)).payload == {"card": SECRET}
 
 
+async def test_rotated_keys_encrypt_messages_that_wait_and_that_were_delivered_anew(url: str, forger: Forger) -> None:
+    got: list[str] = []
+
+    async def charge(message: Message[str]) -> None:
+        got.append(message.payload)
+
+    parts: Any = {"subscriptions": [subscribe("cards", charge)], "heartbeat": 0.1}
+    async with connect(url, codec=Encryption(K1)) as client:
+        async with client.worker(**parts):
+            await client.publish("cards", SECRET, id="delivered")
+
+            async def has_one() -> bool:
+                return bool(got)
+
+            await until(has_one)
+        await client.publish("cards", SECRET, id="waits")
+        await client.publish("others", SECRET)
+    both = f"{K2},{K1}"
+    for dry_run in (True, False):
+        done = await rotated(url, both, dry_run=dry_run)
+        assert (done.written["messages"], done.sealed) == (3, 0)
+    assert (await rotated(url, both)).written == {}
+    assert "aes.k1" not in await rows_of(url)
+    async with connect(url, codec=Encryption(K2)) as client, client.worker(**parts):
+
+        async def has_two() -> bool:
+            return len(got) == 2
+
+        await until(has_two)
+    assert got == [SECRET, SECRET]
+
+
+async def test_a_damaged_message_is_counted_by_a_rotation_and_left_alone(url: str, forger: Forger) -> None:
+    async with connect(url, codec=Encryption(K1)) as client:
+        for id in ("good", "moved"):
+            await client.publish("cards", SECRET, id=id)
+    await forger.sql(f"UPDATE {forger.schema}bus_messages SET id = 'elsewhere' WHERE id = 'moved'")
+    done = await rotated(url, f"{K2},{K1}")
+    assert (done.messages, done.sealed) == (1, 1)
+
+
 async def test_flows_and_events_from_before_the_keys_are_encrypted_and_no_stray_key_locks_them_out(url: str) -> None:
     async with connect(url, codec=[]) as client:
         flow = await published(client, "ours")

@@ -73,7 +73,7 @@ def list_keys(as_json: bool) -> None:
 @REASON
 @with_common_options
 def rotate(common: CommonOptions, dry_run: bool, reason: str) -> None:
-    """Encrypt the payloads of closed runs and schedules with the first key. Open runs are left alone.
+    """Encrypt the payloads of closed runs, schedules, flows and messages with the first key. Open runs are left alone.
 
     It may run beside workers, and you can stop and repeat it. Exits 1 while some payloads need another key: do not
     remove that key yet.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -156,8 +156,13 @@ class BusStore(Protocol):
 
     async def bus_status(self) -> BusStatus: ...
 
-    async def messages(self, topic: str, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
-        """Those of a topic with numbers < before, newest first."""
+    async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
+        """Those of a topic, or of all, with numbers < before, newest first."""
+        ...
+
+    async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
+        """Write the bodies of messages otherwise, by number. Everything else in their rows stays; missing ones stay
+        missing."""
         ...
 
     async def prune_messages(self, keep: int, limit: int) -> int:

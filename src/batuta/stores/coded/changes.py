@@ -128,7 +128,7 @@ class Changes:
         """The run that a compensation output holds is coded as it will be inserted: the store that does has no keys."""
         if output.kind is not OutputKind.COMPENSATION or output.value is None:
             return self._coding.output(run_id, chain_id, output)
-        new = self._coding.new_run(json.decode(output.value, type=NewRun))
+        new = self._coding.compensation(json.decode(output.value, type=NewRun))
         return replace(output, value=json.encode(new).decode())
 
     async def _effects(self, run_id: RunId, effects: Effects) -> Effects:

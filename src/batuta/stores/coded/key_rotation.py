@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from itertools import islice
 from uuid import UUID
 
 from msgspec import Struct, json
@@ -34,6 +33,7 @@ from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_b
 from batuta.stores.coded.store import CodedStore
 
 _PAGE = 200
+_LAST = 2**63 - 1
 _AT_ONCE = 500
 """Entries or messages that one transaction writes."""
 
@@ -59,6 +59,8 @@ class Rotated(Struct):
     """Versions of flows that were rewritten."""
     events: int = 0
     """Rewritten ones."""
+    messages: int = 0
+    """Messages of the bus that were rewritten."""
     api_keys: int = 0
     """Keys of the server whose hashes were rewritten."""
     marked: bool = False
@@ -71,7 +73,7 @@ class Rotated(Struct):
         return {name: count for name, count in counts.items() if count}
 
 
-_REWRITTEN = ("schedules", "webhooks", "secrets", "flows", "events", "api_keys")
+_REWRITTEN = ("schedules", "webhooks", "secrets", "flows", "events", "messages", "api_keys")
 
 
 async def rotate(
@@ -103,6 +105,7 @@ async def rotate(
     await rotation.secrets(done)
     await rotation.flows(done)
     await rotation.events(done)
+    await rotation.messages(done)
     await rotation.api_keys(done)
     if not dry_run:
         await _mark(store, done, act)
@@ -192,20 +195,21 @@ class _Rotation:
         inbox, answers = partial(self._store.inbox, run.chain_id), partial(self._store.answers_of, run.chain_id)
         async for page in pages(inbox, "", lambda one: one.message_id, lambda one: len(one.body)):
             old = [one for one in page if one.kind not in BARE and not self._is_current(one.body)]
-            messages = filter(None, (self._recoded_message(run, one) for one in old))
-            while some := list(islice(messages, _AT_ONCE)):
-                yield Rewrite(run_id=run.run_id, messages=some)
+            for first in range(0, len(old), _AT_ONCE):
+                recoded = [await self._recoded_message(run, one) for one in old[first : first + _AT_ONCE]]
+                if some := [one for one in recoded if one is not None]:
+                    yield Rewrite(run_id=run.run_id, messages=some)
         async for found in pages(answers, "", lambda one: one.name, lambda one: len(one.value or "")):
             outputs = [one for one in found if not self._coding.is_current(one)]
             if outputs:
                 yield Rewrite(run_id=run.run_id, outputs=[self._recoded_output(run, one) for one in outputs])
 
-    def _recoded_message(self, run: Run, message: Message) -> Message | None:
+    async def _recoded_message(self, run: Run, message: Message) -> Message | None:
         """None for the store's own message about a child: it holds no payload, and is only accepted together with
         its row."""
         if message.kind is MessageKind.CHILD and self._coding.payloads.strict and not is_coded(message.body):
             return None
-        plain = self._coding.plain_message(Reader(run.id, run.chain_id), message)
+        plain = await self._plaintext_checks.message(Reader(run.id, run.chain_id), message)
         return self._coding.message(run.chain_id, plain)
 
     def _recoded_output(self, run: Run, output: Output) -> Output:
@@ -265,7 +269,7 @@ class _Rotation:
     # -- secrets of flows
 
     async def secrets(self, done: Rotated) -> None:
-        for one in await self._store.documents(FLOW_SECRETS):
+        for one in await self._store.documents(FLOW_SECRETS, _LAST):
             if self._is_current(one.body):
                 continue
             try:
@@ -303,6 +307,25 @@ class _Rotation:
             done.events += len(readable)
             if readable and not self._dry_run:
                 await self._store.rewrite_events([self._coding.event(one) for one in readable])
+
+    # -- messages of the bus
+
+    async def messages(self, done: Rotated) -> None:
+        read = partial(self._store.messages, None)
+        async for page in pages(read, _LAST, lambda one: one.number, lambda one: len(one.body)):
+            coded: dict[int, str] = {}
+            for one in page:
+                if self._is_current(one.body):
+                    continue
+                try:
+                    plain = self._coding.opened_message(one)
+                except PayloadSealed:
+                    done.sealed += 1
+                    continue
+                coded[one.number] = self._coding.published(plain).body
+            done.messages += len(coded)
+            if coded and not self._dry_run:
+                await self._store.rewrite_messages(coded)
 
     # -- keys of the server
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from batuta.authoring.history.compensations import COMPENSATE
 from batuta.errors import PayloadDamaged, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.child_outcomes import ended_outcome
@@ -17,6 +18,7 @@ from batuta.journal.codec_envelope import is_coded
 from batuta.journal.entries import Entry
 from batuta.journal.kinds import CLOSING_ENTRIES
 from batuta.journal.records import Message, MessageKind, Run
+from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.stores.coded.record_codec import Reader, RecordCodec
 
@@ -34,7 +36,25 @@ class PlaintextChecks:
         """The original message. Raises PayloadSealed."""
         if message.kind is MessageKind.CHILD and self._coding.payloads.strict and not is_coded(message.body):
             return await self._told(reader, message)
+        if message.kind is MessageKind.START and message.name == COMPENSATE:
+            return await self._compensation(reader, message)
         return self._coding.plain_message(reader, message)
+
+    async def _compensation(self, reader: Reader, message: Message) -> Message:
+        """The start of one that a worker has begun, or of one that was kept ready and that the store has begun."""
+        try:
+            return self._coding.plain_message(reader, message)
+        except PayloadDamaged:
+            run = await self._run(reader.run_id or reader.chain_id)
+            if run is None or run.parent_run_id is None or message.message_id != f"start:{run.run_id}":
+                raise
+            parent = await self._run(run.parent_run_id)
+            if parent is not None and parent.state is not RunState.TIMED_OUT:
+                raise PayloadDamaged(
+                    f"message {message.message_id!r} cannot be read: it undoes what run {parent.run_id} has done, "
+                    f"which has not timed out"
+                ) from None
+            return self._coding.plain_compensation(run, message)
 
     async def _told(self, reader: Reader, message: Message) -> Message:
         """The end of a child that the store has closed."""
@@ -50,8 +70,14 @@ class PlaintextChecks:
 
     async def _child(self, message_id: str) -> Run | None:
         try:
-            return await self._store.get_run(RunId(message_id.removeprefix(_CHILD)))
-        except (ValueError, UnknownRun):
+            return await self._run(RunId(message_id.removeprefix(_CHILD)))
+        except ValueError:
+            return None
+
+    async def _run(self, run_id: RunId) -> Run | None:
+        try:
+            return await self._store.get_run(run_id)
+        except UnknownRun:
             return None
 
     async def end(self, run_id: RunId, entry: Entry, run: Run | None = None) -> None:

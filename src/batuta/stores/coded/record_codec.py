@@ -116,6 +116,12 @@ class RecordCodec:
     def successor(self, new: Successor) -> Successor:
         return _each(self._encode, _only(_start_place(new.run_id, new.name)), new)
 
+    def compensation(self, new: NewRun) -> NewRun:
+        """The run that is kept ready for the time that its parent times out: it begins for that parent alone."""
+        return replace(
+            self.new_run(new), start=self._encode(new.start, _compensation_place(new.run_id, new.parent_run_id))
+        )
+
     def message(self, chain_id: RunId, message: Message) -> Message:
         """One to a chain."""
         return self._message(chain_id, message)
@@ -224,6 +230,13 @@ class RecordCodec:
         except PayloadSealed as error:
             raise type(error)(f"message {message.message_id!r} cannot be read: {error}") from None
 
+    def plain_compensation(self, run: Run, message: Message) -> Message:
+        """The start of a run that was kept ready for the time that its parent times out."""
+        try:
+            return _each(self._decode, _only(_compensation_place(run.run_id, run.parent_run_id)), message)
+        except PayloadSealed as error:
+            raise type(error)(f"message {message.message_id!r} cannot be read: {error}") from None
+
     def plain_run(self, run: Run) -> Run:
         """Never raises: what cannot be read says so."""
         if run.memo != _NOTHING:
@@ -303,9 +316,12 @@ class RecordCodec:
     def read_published(self, message: M) -> M:
         """Never raises: a body that cannot be read stays as it is."""
         try:
-            return _each(self._decode, _only(_message_place(message)), message)
+            return self.opened_message(message)
         except PayloadSealed:
             return replace(message, body=never_plain(message.body))
+
+    def opened_message(self, message: M) -> M:
+        return _each(self._decode, _only(_message_place(message)), message)
 
     # -- parts
 
@@ -413,6 +429,10 @@ def _reason_place(run_id: RunId) -> Place:
 
 def _letter_place(run_id: RunId) -> Place:
     return run_id, "letter"
+
+
+def _compensation_place(run_id: RunId, parent: RunId | None) -> Place:
+    return run_id, "compensation", parent
 
 
 def _output_place(run_id: RunId, chain_id: RunId | None, output: Output) -> Place:

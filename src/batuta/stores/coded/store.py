@@ -400,8 +400,11 @@ class CodedStore(PartnerVerbs):
     async def unsent_messages(self, via: str, limit: int) -> list[StoredMessage]:
         return [self.coding.read_published(one) for one in await self.inner.unsent_messages(via, limit)]
 
-    async def messages(self, topic: str, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
+    async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
         return [self.coding.read_published(one) for one in await self.inner.messages(topic, before, limit)]
+
+    async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
+        raise NotImplementedError("only the store inside knows how payloads lie there")
 
     # -- requests with an idempotency key
 

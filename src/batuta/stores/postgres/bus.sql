@@ -33,6 +33,15 @@ UPDATE batuta.bus_messages m SET taken = true WHERE m.namespace = $1 AND m.numbe
 SELECT number, topic, subscription, via, id, key, body, at, taken FROM batuta.bus_messages
 WHERE namespace = $1 AND topic = $2 AND number < $3 ORDER BY number DESC LIMIT $4;
 
+-- all_messages --
+SELECT number, topic, subscription, via, id, key, body, at, taken FROM batuta.bus_messages
+WHERE namespace = $1 AND number < $2 ORDER BY number DESC LIMIT $3;
+
+-- rewrite_messages --
+UPDATE batuta.bus_messages m SET body = n.body
+FROM unnest($2::bigint[], $3::text[]) AS n(number, body)
+WHERE m.namespace = $1 AND m.number = n.number;
+
 -- topics --
 -- A walk over the index, one step for each topic.
 WITH RECURSIVE found (name) AS (

@@ -89,6 +89,13 @@ UPDATE bus_messages SET taken = 1 WHERE namespace = :namespace AND number = :num
 SELECT topic, id, key, body, subscription, via, number, at, taken FROM bus_messages
 WHERE namespace = :namespace AND topic = :topic AND number < :before ORDER BY number DESC LIMIT :limit;
 
+-- all_messages --
+SELECT topic, id, key, body, subscription, via, number, at, taken FROM bus_messages
+WHERE namespace = :namespace AND number < :before ORDER BY number DESC LIMIT :limit;
+
+-- rewrite_body_of_bus --
+UPDATE bus_messages SET body = :body WHERE namespace = :namespace AND number = :number;
+
 -- topics --
 -- A walk over the index, one step for each topic.
 WITH RECURSIVE found (name) AS (

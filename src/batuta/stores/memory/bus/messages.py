@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from msgspec import structs
@@ -110,10 +110,16 @@ class BusVerbs(ABC):
                 subscriptions=[_status(bus, row) for _, row in sorted(bus.subscriptions.items())],
             )
 
-    async def messages(self, topic: str, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
+    async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
         with self.transaction() as unit:
-            found = [one for one in reversed(unit.tables.bus.messages.values()) if one.topic == topic]
+            found = [one for one in reversed(unit.tables.bus.messages.values()) if topic in (None, one.topic)]
             return [structs.replace(one) for one in found if before is None or one.number < before][:limit]
+
+    async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
+        with self.transaction() as unit:
+            for number, body in bodies.items():
+                if (message := unit.tables.bus.messages.get(number)) is not None:
+                    unit.tables.bus.messages[number] = structs.replace(message, body=body)
 
     async def prune_messages(self, keep: int, limit: int) -> int:
         with self.transaction() as unit:

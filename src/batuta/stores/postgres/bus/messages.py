@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from batuta.journal.audit import Act
 from batuta.journal.bus.messages import (
@@ -71,10 +71,17 @@ class BusVerbs(Base):
             subscriptions=[SubscriptionStatus(**dict(row)) for row in subscriptions],
         )
 
-    async def messages(self, topic: str, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
+    async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
         last = _AFTER_ALL if before is None else before
-        rows = await self._pool.read(self._sql["topic_messages"], self.namespace, topic, last, limit)
+        if topic is None:
+            rows = await self._pool.read(self._sql["all_messages"], self.namespace, last, limit)
+        else:
+            rows = await self._pool.read(self._sql["topic_messages"], self.namespace, topic, last, limit)
         return [StoredMessage(**dict(row)) for row in rows]
+
+    async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
+        values = (self.namespace, list(bodies), list(bodies.values()))
+        await self._pool.write(self._sql["rewrite_messages"], *values)
 
     async def prune_messages(self, keep: int, limit: int) -> int:
         return len(await self._pool.write(self._sql["prune_messages"], self.namespace, keep, limit))

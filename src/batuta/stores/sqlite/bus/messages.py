@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct, structs
@@ -128,9 +128,15 @@ class BusVerbs(ABC):
             subscriptions=self._read_bus(SubscriptionStatus, "subscriptions", most=MOST_COUNTED),
         )
 
-    async def messages(self, topic: str, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
-        last = _AFTER_ALL if before is None else before
-        return self._read_bus(StoredMessage, "topic_messages", topic=topic, before=last, limit=limit)
+    async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
+        values = {"before": _AFTER_ALL if before is None else before, "limit": limit}
+        if topic is None:
+            return self._read_bus(StoredMessage, "all_messages", **values)
+        return self._read_bus(StoredMessage, "topic_messages", topic=topic, **values)
+
+    async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
+        rows = [{"namespace": self.namespace, "number": number, "body": body} for number, body in bodies.items()]
+        await self._writer.write(lambda cursor: cursor.executemany(Q["rewrite_body_of_bus"], rows), aside=True)
 
     async def prune_messages(self, keep: int, limit: int) -> int:
         values = {"namespace": self.namespace, "before": self.clock_now() - keep, "limit": limit}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from batuta.clock import SECOND
 from batuta.ids import RunId
 from batuta.journal.audit import Act, Verb
@@ -54,6 +56,19 @@ class BusConformance:
         assert [(one.id, one.subscription) for one in kept] == [("a", "mail"), ("c", ""), ("b", ""), ("a", "")]
         assert [one.id for one in await store.messages("orders", kept[1].number, 1)] == ["b"]
         assert kept[1].body == '{"id":"c","\u00e9":1}'
+
+    async def test_messages_of_all_topics_are_listed_newest_first(self, store: Store) -> None:
+        await store.publish_messages([message("a"), message("b", topic="bills"), message("c")])
+        kept = await store.messages(None)
+        assert [(one.topic, one.id) for one in kept] == [("orders", "c"), ("bills", "b"), ("orders", "a")]
+        assert await store.messages(None, kept[0].number, 1) == [kept[1]]
+
+    async def test_bodies_of_messages_are_written_otherwise_and_nothing_else_of_them(self, store: Store) -> None:
+        await store.publish_messages([message("a"), message("b")])
+        second, first = await store.messages("orders")
+        await store.rewrite_messages({first.number: '"new"', second.number + 1_000: '"new"'})
+        assert await store.messages("orders") == [second, replace(first, body='"new"')]
+        await store.rewrite_messages({})
 
     async def test_every_subscription_of_the_topic_gets_it_and_no_other(self, store: Store) -> None:
         await subscribe(store, "mail")

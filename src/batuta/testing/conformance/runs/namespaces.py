@@ -181,7 +181,8 @@ async def sent_messages(scene: Scene) -> object:
 
 
 async def messages(scene: Scene) -> object:
-    found = [await scene.store.messages("orders"), await scene.store.unsent_messages("broker", 10)]
+    store = scene.store
+    found = [await store.messages("orders"), await store.messages(None), await store.unsent_messages("broker", 10)]
     return [[(one.id, one.body) for one in page] for page in found]
 
 
@@ -544,6 +545,7 @@ VERBS: dict[str, Sequence[Callable[[Scene], Awaitable[object]]]] = {
     "sent_messages": [sent_messages],
     "bus_status": [bus_status],
     "messages": [messages],
+    "rewrite_messages": [lambda s: s.store.rewrite_messages(dict.fromkeys(range(3_000), quoted(s.word + "!")))],
     "prune_messages": [prune_messages],
     "change_partner": [change_partner],
     "partners": [lambda s: s.store.partners(keys=True)],
