@@ -105,7 +105,7 @@ def claim(kind: str = "PORTABILITY", value: str = PHONE, key_type: str = "PHONE"
 
 async def eventually(found: Callable[[], Awaitable[Any]]) -> Any:
     """What is found once it is there."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(40):
         while not (value := await found()):
             await asyncio.sleep(0.02)
     return value

@@ -278,7 +278,7 @@ async def test_6_1_a_slow_directory_gets_the_client_202_and_the_work_goes_on(pos
 
 # covers D-10
 async def test_6_2_reads_come_from_the_replica_while_the_primary_is_away(postgres_url, tmp_path, caplog):
-    with PostgresServer() as primary:
+    with PostgresServer(settings={"synchronous_commit": "on"}) as primary:  # what was acknowledged stays
         url = primary.create_database()
         async with stand(url, tmp_path, replica=postgres_url) as s:
             made = await s.create()
