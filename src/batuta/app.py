@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from batuta.bus.subscriptions import Subscription
 from batuta.errors import InvalidInput
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.retention import Retention
+
+if TYPE_CHECKING:
+    from batuta.flows.workflow import Flows
 
 A = TypeVar("A", bound=Activity[..., Any])
 
@@ -41,6 +44,8 @@ class App(Struct, frozen=True, kw_only=True):
     """Of topics of the bus, made with `batuta.bus.subscribe`."""
     webhooks: bool = False
     """It delivers webhooks."""
+    flows: bool | Flows = False
+    """It runs flows: True, or a `batuta.flows.workflow.Flows` with options."""
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:

@@ -105,6 +105,7 @@ def _opening(
                 retention=worker.retention,
                 middleware=worker.middleware,
                 webhooks=worker.webhooks,
+                flows=worker.flows,
                 subscriptions=worker.subscriptions,
                 **settings,
             ):

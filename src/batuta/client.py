@@ -41,7 +41,7 @@ from batuta.authoring.services import Backend
 from batuta.bus.broker import Broker
 from batuta.bus.relay import Relay
 from batuta.bus.subscriptions import Subscription
-from batuta.bus.worker import DeliveringWorker, delivery_jobs
+from batuta.bus.worker import DeliveringWorker, delivery_jobs, put_subscription
 from batuta.clock import SECOND
 from batuta.errors import LONGEST_WORDS, ActivityFailed, InvalidInput, MatchesEverything
 from batuta.ids import RunId, new_run_id
@@ -60,6 +60,7 @@ from batuta.settings import Settings
 
 if TYPE_CHECKING:
     from batuta.flows.calls.flows import Flows
+    from batuta.flows.workflow import Flows as WorkerFlows
     from batuta.webhooks.client import SafeHttpClient
     from batuta.webhooks.manager import Webhooks
 
@@ -451,6 +452,7 @@ class Batuta:
         middleware: Sequence[Middleware] = (),
         webhooks: bool | SafeHttpClient = False,
         subscriptions: Sequence[Subscription] = (),
+        flows: bool | WorkerFlows = False,
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
@@ -459,9 +461,15 @@ class Batuta:
         missing `schedules` and replaces changed ones, and sets the rules of `retention`. It calls `on_dead_letter` with
         each dead letter that it makes, after that is durable; a sync function in a thread. `middleware` goes around
         what it executes, inside the middleware of `connect`. `webhooks`: it delivers webhooks, with a client of your
-        own if you give one. `subscriptions`, made with `batuta.bus.subscribe`, get the messages of topics. The worker
-        runs while its context is open. `settings` are those of `batuta.settings.Settings`.
+        own if you give one. `subscriptions`, made with `batuta.bus.subscribe`, get the messages of topics. `flows`:
+        it runs flows, also those that are published later; give a `batuta.flows.workflow.Flows` for its options. The
+        worker runs while its context is open. `settings` are those of `batuta.settings.Settings`.
         """
+        if flows:
+            own: dict[str, Any] = {"workflows": workflows, "activities": activities, "jobs": jobs, "queues": queues}
+            own |= {"schedules": schedules, "retention": retention, "webhooks": webhooks, "middleware": middleware}
+            own |= {"on_dead_letter": on_dead_letter, "subscriptions": subscriptions}
+            return self.flows.worker(None if flows is True else flows, **own, **settings)
         deliveries = delivery_jobs(subscriptions, self)
         relay = None if self._broker is None else Relay(self._backend, self._broker)
         relaying = [] if relay is None else relay.jobs()
@@ -480,6 +488,12 @@ class Batuta:
             found: AbstractAsyncContextManager[Any] = worker
             return found
         return DeliveringWorker(worker, self._backend, subscriptions, deliveries, relay, self._broker)
+
+    async def keep_for(self, subscription: Subscription) -> None:
+        """Keep what is published from now on for a subscription that a worker will have. Raises InvalidInput when
+        another subscription has its name."""
+        via = "" if self._broker is None else self._broker.name
+        await put_subscription(self._backend, subscription, via)
 
     def _deliverers(self, webhooks: bool | SafeHttpClient) -> Sequence[object]:
         if webhooks is False:

@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[2]
 async def worker_process(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A worker of its own process, killed at the end of the block."""
     command = [sys.executable, "-m", "batuta", "worker", "--app", "tests.flows.worker_app:APP", "--url", url]
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=asyncio.subprocess.DEVNULL
+        *command, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         yield process

@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
+import batuta
+from batuta.codecs import Encryption, Keys
+from batuta.connect import store_for
 from batuta.errors import UnknownSchedule
 from batuta.webhooks.addresses import AddressPolicy
 from tests.flows.http import CHECK, DONE, HERE, SPRINT, Orkestr, Receiver, calling, orkestr
 
 ASK: dict[str, Any] = {"key": "ask", "type": "approval", "config": {"title": "?"}}
 STEPS: list[dict[str, Any]] = [ASK, DONE]
+
+
+def asks(run: Any) -> bool:
+    """Whether it waits for a person."""
+    return any(step["status"] == "RUNNING" for step in run["steps"])
 
 
 @asynccontextmanager
@@ -60,6 +68,52 @@ async def test_each_message_of_a_topic_starts_a_flow_once(url: str) -> None:
     assert {"message": [1, 2]} in [one["payload"] for one in events]
 
 
+async def test_a_worker_learns_what_flows_need_that_are_published_after_it_began(url: str) -> None:
+    async with orkestr(url, working=False) as api, api.client.worker(flows=True):
+        limited = {"concurrency": {"key": "{{ event.payload.customer }}", "limit": 3}}
+        planned = {"schedule": {"cron": "0 2 * * *", "payload": {"amount": 5}}}
+        for name, trigger in (("limited", limited), ("topical", {"topic": "invoices"}), ("planned", planned)):
+            more = {"trigger_type": "invoice_overdue"} if name == "limited" else {"trigger_type": ""}
+            await api.published(SPRINT | more | {"name": name, "trigger": trigger})
+        await api.client.publish("invoices", {"amount": 7}, id="at once")  # before the worker has looked
+        done = await api.done({"customer": "ana", "amount": 7})
+        assert done["status"] == "COMPLETED"
+        await api.client.schedules.trigger("flow planned")
+        found = await runs(api, 3)
+        assert [(await api.ended(run["id"]))["status"] for run in found] == ["COMPLETED"] * 3
+        second = await api.post(f"/api/workflows/{done['workflow_id']}/versions")
+        await api.patch(
+            f"/api/workflows/{second['id']}", {"trigger": {"concurrency": limited["concurrency"] | {"limit": 4}}}
+        )
+        await api.post(f"/api/workflows/{second['id']}/publish")
+        assert (await api.done({"customer": "ana", "amount": 7}))["status"] == "COMPLETED"
+
+
+async def test_a_flow_that_gets_another_topic_hears_the_old_one_no_more(sqlite_url: str) -> None:
+    async with orkestr(sqlite_url, working=False) as api, api.client.worker(flows=True):
+        first = await api.published(SPRINT | {"trigger": {"topic": "old"}})
+        await api.client.publish("old", {"amount": 1})
+        await runs(api, 1)
+        second = await api.post(f"/api/workflows/{first['id']}/versions")
+        await api.patch(f"/api/workflows/{second['id']}", {"trigger": {"topic": "new"}})
+        await api.post(f"/api/workflows/{second['id']}/publish")
+        await api.client.publish("old", {"amount": 2})
+        await api.client.publish("new", {"amount": 3})
+        events = [await api.get(f"/api/events/{run['event_id']}") for run in await runs(api, 2)]
+    assert sorted(event["payload"]["amount"] for event in events) == [1, 3]
+
+
+async def test_two_flows_of_one_topic_each_begin_with_the_same_event(sqlite_url: str) -> None:
+    async with orkestr(sqlite_url, working=False) as api:
+        for name in ("one", "two"):
+            await api.published(SPRINT | {"name": name, "trigger": {"topic": "invoices"}, "steps": [CHECK, DONE]})
+        async with api.client.worker(**await api.client.flows.parts()):
+            await api.client.publish("invoices", {"amount": 7}, id="m-1")
+            found = await runs(api, 2)
+            assert len({run["event_id"] for run in found}) == 1
+            assert len({run["workflow_id"] for run in found}) == 2
+
+
 @pytest.mark.parametrize("overlap", ["skip", "cancel"])
 async def test_an_open_run_of_the_key_is_left_alone_or_cancelled(sqlite_url: str, overlap: str) -> None:
     trigger = {"concurrency": {"key": "{{ event.payload.customer }}", "overlap": overlap}}
@@ -75,6 +129,61 @@ async def test_an_open_run_of_the_key_is_left_alone_or_cancelled(sqlite_url: str
         [second] = begun
         assert (await api.ended(first))["status"] == "CANCELLED"
         await api.until(second, lambda run: any(step["status"] == "RUNNING" for step in run["steps"]))
+
+
+async def test_one_more_run_of_the_key_waits_until_the_first_has_ended_and_others_are_left_out(url: str) -> None:
+    trigger = {"concurrency": {"key": "{{ event.payload.customer }}", "overlap": "buffer"}}
+    async with triggered(url, trigger, STEPS) as api:
+        first = await api.run_of(await api.event({"customer": "ana"}))
+        await api.until(first, asks)
+        second = await api.run_of(await api.event({"customer": "ana"}))
+        third = await api.event({"customer": "ana"})
+        assert (await api.get(f"/api/events/{third['id']}"))["runs"] == []
+        assert (await api.get(f"/api/runs/{second}"))["steps"] == []
+        await api.post(f"/api/runs/{first}/decide", {"step": "ask", "approved": True})
+        assert (await api.ended(first))["status"] == "COMPLETED"
+        await api.until(second, asks)
+        fourth = await api.run_of(await api.event({"customer": "ana"}))
+        await api.post(f"/api/runs/{second}/cancel")
+        await api.until(fourth, asks)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "cancel", "buffer"])
+async def test_events_of_a_key_at_one_moment_in_two_processes_begin_one_run(url: str, overlap: str) -> None:
+    trigger = {"concurrency": {"key": "{{ event.payload.customer }}", "overlap": overlap}}
+    async with triggered(url, trigger, STEPS) as api, batuta.connect(url) as other:
+        sent = await asyncio.gather(
+            *(client.flows.events.send("invoice_overdue", {"customer": "ana"}) for client in (api.client, other) * 4)
+        )
+        begun = await other.flows.runs.of_events([one.event.id for one in sent])
+        ids = [id for one in begun.values() for id in one]
+        assert len(ids) == {"skip": 1, "buffer": 2, "cancel": 8}[overlap]
+        async with asyncio.timeout(60):
+            while sum(map(asks, found := [await api.get(f"/api/runs/{id}") for id in ids])) != 1 or (
+                overlap == "cancel" and sum(one["status"] == "CANCELLED" for one in found) != 7
+            ):
+                await asyncio.sleep(0.05)
+
+
+async def test_a_debounced_event_writes_its_payload_in_its_own_transaction_also_with_a_codec(url: str) -> None:
+    trigger = {"debounce": {"key": "{{ event.payload.customer }}", "wait": "1h"}}
+    codec = Encryption(Keys({"k": b"k" * 32}))
+    async with batuta.connect(url, codec=codec) as client, batuta.connect(url, codec=codec) as other:
+        draft = await client.flows.create(SPRINT | {"trigger": trigger, "steps": [CHECK, DONE]})
+        await client.flows.publish(draft.id)
+        sent = [
+            await one.flows.events.send("invoice_overdue", {"customer": "ana", "amount": n})
+            for n, one in enumerate((client, other, client))
+        ]
+        assert all(one.is_new for one in sent)
+        begun = await client.flows.runs.of_events([one.event.id for one in sent])
+        [run_id] = {id for one in begun.values() for id in one}
+        chain = (await (await client.get(run_id)).describe()).run_id
+    store = store_for(url, codec=codec)
+    await store.open()
+    [message] = (await store.load(chain)).messages
+    await store.close()
+    assert '"amount":2' in message.body
 
 
 async def test_runs_of_a_key_work_one_after_the_other(sqlite_url: str) -> None:

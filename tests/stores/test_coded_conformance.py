@@ -41,6 +41,7 @@ async def store(make_store: MakeStore) -> Store:
 # What is written anew goes past the codecs, to the store behind them, which is also what keeps namespaces apart.
 _OF_THE_STORE_INSIDE = [
     conformance.RewritingConformance,
+    conformance.PlacedEventsConformance,
     conformance.TenantsConformance,
     conformance.ForeignRelativesConformance,
 ]

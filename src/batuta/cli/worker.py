@@ -114,6 +114,7 @@ async def _work(
             middleware=app.middleware,
             subscriptions=app.subscriptions,
             webhooks=app.webhooks,
+            flows=app.flows,
         )
         names = sorted(one.name for one in app.workflows)
         asked = _stop_signals()

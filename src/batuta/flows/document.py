@@ -412,7 +412,11 @@ class Concurrency(Struct, kw_only=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=10_000, description="How many.")] = 1
     overlap: Annotated[
         Literal["queue", "buffer", "skip", "allow", "cancel"],
-        Meta(description="What becomes of one more, in the words of `Overlap`; `queue` is another word for buffer."),
+        Meta(
+            description="What becomes of one more. `queue`: it waits for its turn. `buffer`: one waits until another "
+            "has ended, more begin none. `skip`: it begins none. `cancel`: the oldest is asked to end. `allow`: it "
+            "begins."
+        ),
     ] = "queue"
 
 

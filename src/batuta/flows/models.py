@@ -196,6 +196,15 @@ class FlowPart(Struct, kw_only=True):
     steps: dict[str, Any] = {}
 
 
+class FlowRoom(Struct, kw_only=True):
+    """Of which open runs a run lets so many come before it begins: those of its key that began earlier."""
+
+    key: str
+    limit: int
+    cancels: bool = False
+    """They are asked to end."""
+
+
 class FlowStart(Struct, kw_only=True, omit_defaults=True):
     """The argument of a run of a flow: everything that it needs, so that a later version never touches it."""
 
@@ -209,6 +218,13 @@ class FlowStart(Struct, kw_only=True, omit_defaults=True):
     """How many flows it is below the one that was begun by an event."""
     state: FlowState | UnsetType = UNSET
     part: FlowPart | UnsetType = UNSET
+    room: FlowRoom | UnsetType = UNSET
+    """It waits until there is room among the runs of its key."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the beginning of a flow, and no part or continuation of one."""
+        return self.state is UNSET and self.part is UNSET
 
     @property
     def tags(self) -> dict[str, str]:

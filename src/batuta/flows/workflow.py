@@ -14,16 +14,17 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from batuta.authoring.activity.attempt import current_attempt
+from batuta.authoring.activity.attempt import activity_info, current_attempt
 from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.definitions import Workflow, activity
 from batuta.authoring.gates import Gate
+from batuta.authoring.retry import Retry
 from batuta.authoring.workflow.children import run_child, send, start_child
 from batuta.authoring.workflow.context import call, current_saga, info, now, runtime_for, side_effect, uuid
 from batuta.authoring.workflow.continue_as_new import continue_as_new
 from batuta.authoring.workflow.messages import Signal, Update
 from batuta.authoring.workflow.sagas import Saga, saga
-from batuta.errors import InvalidInput, RunNotCompleted
+from batuta.errors import BatutaError, InvalidInput, RunClosed, RunNotCompleted, UnknownRun
 from batuta.flows.actions import Actions, Publish
 from batuta.flows.ai import AiEndpoint
 from batuta.flows.host import ActionRequest, AiRequest, ApprovalRequest, Mark
@@ -35,6 +36,7 @@ from batuta.flows.models import (
     WAIT,
     Decision,
     FlowPart,
+    FlowRoom,
     FlowStart,
     FlowState,
     wait_prefix,
@@ -44,6 +46,7 @@ from batuta.flows.program import FlowFailed, Prepared, Program, program_of
 from batuta.flows.rows import workflow_view
 from batuta.flows.secrets import Secrets
 from batuta.journal.flows.records import FlowFilter
+from batuta.journal.records import Message, MessageKind
 from batuta.serde import decoder_for
 from batuta.webhooks.addresses import AddressPolicy
 from batuta.webhooks.client import HttpLimits
@@ -54,6 +57,8 @@ _ANYTHING: Final = decoder_for(Any, "the result of a step")
 _encode: Final = msgspec.json.Encoder().encode
 _EVENT: Final[Signal[dict[str, Any]]] = Signal(EVENT_SIGNAL, dict[str, Any])
 _DECIDE: Final[Update[..., bool]] = Update(DECIDE, bool)
+
+_UNTIL_ROOM: Final = ActivityOptions(retry=Retry(attempts=0, first=0.25, factor=1.5, longest=60))
 
 Loader = Callable[[str, int | None], Awaitable[FlowRecord | None]]
 """Gives the published flow of a name, and of a version or the newest. None: there is none."""
@@ -66,6 +71,10 @@ class LoadedFlow(Struct, kw_only=True):
     name: str
     version: int
     steps: Raw
+
+
+class FlowWaits(BatutaError):
+    """There is no room for a run yet."""
 
 
 class DurableHost:
@@ -258,6 +267,8 @@ def make_flow(gates: Mapping[str, Gate] | None = None) -> Workflow[[FlowStart], 
     known = dict(gates or {})
 
     async def run_flow(start: FlowStart) -> dict[str, Any]:
+        if start.room is not msgspec.UNSET and start.is_first:
+            await call("flow.room", start.room, options=_UNTIL_ROOM)
         program = program_of(bytes(start.steps))
         host = DurableHost(start, program, made, known)
         return await Interpreter(program, host).run(start, msgspec.to_builtins(start.event))
@@ -314,6 +325,21 @@ class Flows:
         return LoadedFlow(
             workflow_id=found.id, name=found.name, version=found.version, steps=Raw(msgspec.json.encode(found.steps))
         )
+
+    @activity(name="flow.room")
+    async def room(self, room: FlowRoom) -> None:
+        """Fails until fewer runs of the key than its limit, that began before this one, are open."""
+        store, own = current_attempt("a flow's room").store(), activity_info().run_id
+        before = await store.counted_runs(room.key)
+        before = before[: before.index(own)] if own in before else before
+        over = before[: max(0, len(before) - room.limit + 1)]
+        for run_id in over if room.cancels else ():
+            reason = "another event of its key came"
+            with suppress(RunClosed, UnknownRun):
+                await store.send(run_id, Message(message_id=f"cancel:{run_id}", kind=MessageKind.CANCEL, name=reason))
+            await store.end_unbegun([run_id], reason)
+        if over:
+            raise FlowWaits(f"{len(over)} runs of its key began before and have not ended")
 
     def parts(self) -> dict[str, Any]:
         """The arguments of `worker` and of `App`."""

@@ -178,7 +178,7 @@ async def test_functions_are_replaced_while_a_worker_holds_rows(
 async def test_a_table_that_is_held_is_named_and_nothing_is_changed(
     postgres_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = Migration("0009_more", "ALTER TABLE batuta.runs ADD COLUMN more text", "x")
+    add = Migration("0099_more", "ALTER TABLE batuta.runs ADD COLUMN more text", "x")
     ship(monkeypatch, FIRST, migrations=[*load_code().migrations, add])
     store = PostgresStore(f"{postgres_url}?lock_timeout=0.2")
     async with raw.transaction():
@@ -186,7 +186,7 @@ async def test_a_table_that_is_held_is_named_and_nothing_is_changed(
         with pytest.raises(RowLocked, match=r"lock_timeout=0.2 seconds; nothing was changed: .*batuta migrate"):
             await store.migrate()
     assert await raw.fetchval(COUNT, "sample") == 0
-    assert await store.migrate() == ["0009_more", "functions"]
+    assert await store.migrate() == ["0099_more", "functions"]
     await store.close()
 
 
@@ -232,7 +232,7 @@ async def test_a_user_who_does_not_own_the_schema_cannot_migrate(
 # -- versions
 
 
-NEWER = Migration("0009_more", "ALTER TABLE batuta.runs ADD COLUMN more text NOT NULL DEFAULT ''", "x")
+NEWER = Migration("0099_more", "ALTER TABLE batuta.runs ADD COLUMN more text NOT NULL DEFAULT ''", "x")
 
 
 async def test_code_one_version_back_works_on_a_newer_schema_and_newer_code_on_an_older_one(
@@ -251,7 +251,7 @@ async def test_code_one_version_back_works_on_a_newer_schema_and_newer_code_on_a
         await ahead.open()  # newer code, older schema
         other = await live_worker(ahead)
         new = await start_owned(ahead, other, "new")
-        assert await ahead.migrate() == ["0009_more", "functions"]
+        assert await ahead.migrate() == ["0099_more", "functions"]
     behind = PostgresStore(postgres_url)
     await behind.open()  # older code, newer schema
     assert await behind.migrate(repair=True) == []  # which it leaves alone

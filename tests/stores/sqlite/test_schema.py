@@ -101,7 +101,7 @@ async def test_newer_code_uses_an_older_file_while_it_works_with_it(
     await store.migrate()
     monkeypatch.setattr(schema, "VERSIONS", Versions(schema=2, oldest_code=2, oldest_schema=1))
     monkeypatch.setattr(
-        schema, "MIGRATIONS", [*schema.MIGRATIONS, Migration("0009_more", "CREATE TABLE more (a);", "x")]
+        schema, "MIGRATIONS", [*schema.MIGRATIONS, Migration("0099_more", "CREATE TABLE more (a);", "x")]
     )
     await store.open()
     assert (await store.start(new_run()))[1]
@@ -109,7 +109,7 @@ async def test_newer_code_uses_an_older_file_while_it_works_with_it(
     await store.close()
     with pytest.raises(SchemaMismatch, match="works with 2 or later: run `batuta migrate`"):
         await store.open()
-    assert await store.migrate() == ["0009_more"]
+    assert await store.migrate() == ["0099_more"]
     await store.open()
     assert query(path, "SELECT version, oldest_code FROM schema_version") == [(2, 2)]
     await store.close()

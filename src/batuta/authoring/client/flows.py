@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from batuta.authoring.backend import StartRequest
+from batuta.authoring.client.schedules import Schedule
 from batuta.journal.audit import Act, Verb
 from batuta.journal.flows.records import Accepted, NewEvent
 from batuta.journal.flows.store import FlowStore
 from batuta.journal.records import NewRun
+from batuta.journal.schedules import ScheduleRow
 from batuta.journal.server.documents import DocumentStore
 
 
@@ -35,3 +37,7 @@ class FlowBackend(Protocol):
         ...
 
     async def now(self) -> int: ...
+
+    async def schedule_row(self, schedule: Schedule) -> ScheduleRow:
+        """As it is kept when it is new. Raises InvalidSchedule."""
+        ...

@@ -103,6 +103,7 @@ def _worker(client: Any, app: App) -> Any:
         middleware=app.middleware,
         subscriptions=app.subscriptions,
         webhooks=find_spec("httpcore2") is not None,  # of the extra webhooks
+        flows=app.flows,
         grace=2.0,
     )
 

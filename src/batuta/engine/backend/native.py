@@ -118,7 +118,7 @@ class NativeBackend:
         self.namespace = NativeNamespace(store, self.actor)
         self.api_keys = NativeApiKeys(store, self.actor)
         self.idempotency = NativeIdempotency(store, self.actor)
-        self.flows = NativeFlows(store, self.actor, self._guard)
+        self.flows = NativeFlows(store, self.actor, self._guard, self.schedules)
 
     # -- starting
 

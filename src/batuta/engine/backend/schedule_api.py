@@ -56,10 +56,15 @@ class NativeSchedules:
         new = job_run(request) if isinstance(request, JobRequest) else self._workflow_run(request)
         return plan_of(schedule, new)
 
-    async def create(self, schedule: Schedule) -> ScheduleView:
+    async def new_row(self, schedule: Schedule) -> ScheduleRow:
+        """Raises InvalidSchedule."""
         row = first_row(schedule.id, self.plan(schedule), await self._store.now())
         if row.next_at is None:
             raise InvalidSchedule(f"schedule {schedule.id!r} ({schedule.when}) has no future slot")
+        return row
+
+    async def create(self, schedule: Schedule) -> ScheduleView:
+        row = await self.new_row(schedule)
         if not await self._store.put_schedule(row, act=self._actor.act(Verb.PUT_SCHEDULE, after=schedule_terms(row))):
             raise ScheduleExists(schedule.id)
         return await self.get(schedule.id)

@@ -16,7 +16,7 @@ from batuta.flows.rows import document_of, listed_view, workflow_view
 from batuta.flows.validation import parse_document
 from batuta.ids import new_run_id
 from batuta.journal.audit import Verb
-from batuta.journal.flows.records import FlowFilter, FlowRow
+from batuta.journal.flows.records import FlowFilter, FlowRow, FlowSchedule
 from batuta.names import check_reason
 
 MOST = 200
@@ -126,9 +126,7 @@ class Catalog:
             kind = f"{WAITS}{normalised_type(event)}"
             await self._backend.documents.put_documents(kind, {f"={field}": "null"}, _FOR_EVER)
         row.published_at, row.is_active = await self._backend.now(), activate
-        if activate:
-            await self._change_activity(row)
-        await self._write(row, Verb.PUBLISH_FLOW, reason)
+        await self._write(row, Verb.PUBLISH_FLOW, reason, await self._prepare(row) if activate else None)
         return await self.get(row.workflow_id)
 
     async def new_version(self, workflow_id: object, *, reason: str = "") -> Workflow:
@@ -146,17 +144,18 @@ class Catalog:
             if active:
                 document_of(row)
             row.is_active = active
-            await self._change_activity(row)
-            await self._write(row, Verb.ACTIVATE_FLOW if active else Verb.DEACTIVATE_FLOW, reason)
+            verb = Verb.ACTIVATE_FLOW if active else Verb.DEACTIVATE_FLOW
+            await self._write(row, verb, reason, await self._prepare(row))
         return listed_view(await self.row(row.workflow_id), self._backend.namespace)
 
-    async def _change_activity(self, row: FlowRow) -> None:
-        """What goes with a flow that becomes active, or is active no longer: its schedule, the limit of its queue. Done
-        first, and again when the write failed: a schedule without an active flow starts nothing."""
+    async def _prepare(self, row: FlowRow) -> FlowSchedule | None:
+        """What goes with a flow that becomes active, or is active no longer. Its schedule is written with it; the limit
+        of its queue and its subscription are there before: without an active flow they start nothing."""
+        return None
 
-    async def _write(self, row: FlowRow, verb: Verb, reason: str) -> None:
+    async def _write(self, row: FlowRow, verb: Verb, reason: str, schedule: FlowSchedule | None = None) -> None:
         act = self._backend.act(verb, check_reason(reason), after={"id": str(row.workflow_id)})
-        if not await self._backend.store.put_flow(row, row.revision, act):
+        if not await self._backend.store.put_flow(row, row.revision, act, schedule):
             raise FlowConflict(f"flow {row.target} changed since it was read: read it again")
 
     def view(self, row: FlowRow) -> Workflow:

@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from batuta.authoring.client.flows import FlowBackend
-from batuta.authoring.client.schedules import Overlap
 from batuta.clock import SystemClock, as_datetime
 from batuta.errors import InvalidInput, PayloadSealed, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
 from batuta.flows.calls.catalog import WAITS, check_limit, no_cursor, uuid_or
@@ -21,7 +20,6 @@ from batuta.flows.rows import payload_of
 from batuta.flows.values import MISSING, look_up, parse_path
 from batuta.ids import RunId, new_run_id
 from batuta.journal.flows.records import EventFilter, EventRow, FlowStart, NewEvent
-from batuta.journal.states import CLOSED, RunState
 from batuta.serde import encode
 
 LONGEST_TYPE, LONGEST_SOURCE, LONGEST_EXTERNAL_ID = 200, 100, 300
@@ -29,7 +27,6 @@ _TRIES = 8
 _TYPES_KEPT = 1_000
 _MOST_WAITING = 10_000
 """Runs that one event wakes."""
-_OPEN = tuple(state for state in RunState if state not in CLOSED)
 
 
 class Client(Protocol):
@@ -116,7 +113,6 @@ class Events:
             triggers = await self._active(row.type)
             event = self.view(row)
             asked = [one.asks(event) for one in triggers if one.lets_in(event)]
-            asked = [one for one in asked if await self._may_start(one)]
             made = NewEvent(
                 event=row,
                 flows=[one.row.workflow_id for one in triggers],
@@ -132,22 +128,7 @@ class Events:
 
     def _start(self, asked: Asked) -> FlowStart:
         run = self._backend.new_run(asked.request, debounce=asked.debounce, debounce_limit=asked.debounce_limit)
-        return FlowStart(asked.workflow_id, run)
-
-    async def _may_start(self, asked: Asked) -> bool:
-        """Whether a run may begin beside, or after, those of its key. Two events at the same moment may both find
-        none: the limit of their queue lets one begin after the other."""
-        if asked.overlap not in (Overlap.SKIP, Overlap.CANCEL):
-            return True
-        page = await self._client.list(key=asked.request.key, queue=asked.request.queue, states=_OPEN, limit=50)
-        if asked.overlap is Overlap.SKIP:
-            return not page.runs
-        for run in page.runs:
-            try:
-                await (await self._client.get_run(run.run_id)).cancel("another event of its key came")
-            except (RunClosed, UnknownRun):
-                continue
-        return True
+        return FlowStart(asked.workflow_id, run, asked.room)
 
     async def _active(self, kind: str) -> list[Trigger]:
         known = self._triggers.get(kind)

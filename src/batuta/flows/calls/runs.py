@@ -113,9 +113,11 @@ class FlowRuns:
         trigger = trigger_of(row)
         if event_id is None:
             return await self._start_new(trigger, self._events.made(_type_of(row), payload, source, external_id))
-        event = await self._events.row(event_id)
+        return await self._start_for(trigger, await self._events.row(event_id))
+
+    async def _start_for(self, trigger: Trigger, event: EventRow) -> Started:
         asked = trigger.asks(self._events.view(event), by_hand=True)
-        start = FlowStart(row.workflow_id, self._backend.new_run(asked.request))
+        start = FlowStart(trigger.row.workflow_id, self._backend.new_run(asked.request))
         link, is_new = await self._backend.store.start_flow_run(event.event_id, start)
         return Started((await self.of_chain(link.chain_id)).run, is_new)
 
@@ -123,11 +125,9 @@ class FlowRuns:
         asked = trigger.asks(self._events.view(event), by_hand=True)
         start = FlowStart(trigger.row.workflow_id, self._backend.new_run(asked.request))
         accepted = await self._backend.accept(NewEvent(event=event, starts=[start]), [asked.request])
-        if accepted.is_new:
-            return Started((await self.of_chain(start.run.run_id)).run, True)
-        where = FlowRunFilter(workflow_id=trigger.row.workflow_id, event_ids=(accepted.event.event_id,))
-        [link] = await self._backend.store.flow_runs(where, limit=1)
-        return Started((await self.of_chain(link.chain_id)).run, False)
+        if not accepted.is_new:  # this flow has begun for it, or another of the same topic
+            return await self._start_for(trigger, accepted.event)
+        return Started((await self.of_chain(start.run.run_id)).run, True)
 
     # -- looking
 

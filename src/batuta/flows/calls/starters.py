@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from msgspec import convert, json
+from msgspec import json
 
 from batuta.authoring.activity.attempt import activity_info
 from batuta.authoring.client.calendar import cron, every
@@ -12,23 +13,21 @@ from batuta.authoring.client.messages import Message
 from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.jobs import job
 from batuta.bus.subscriptions import LONGEST_NAME, Subscription, subscribe
-from batuta.errors import ScheduleExists, UnknownSchedule
 from batuta.flows.calls.triggers import queue_of
 from batuta.flows.document import FlowDocument, Trigger
 from batuta.flows.program import seconds_of
 from batuta.flows.rows import document_of
 from batuta.journal.flows.records import FlowRow
-from batuta.names import shortened
+from batuta.names import joined, shortened
 
 START: Final = "flow.start"
 
 
 class Client(Protocol):
-    """The part of a client that starts things at times, and limits queues."""
+    """The part of a client that limits queues and keeps messages."""
 
-    @property
-    def schedules(self) -> Any: ...
     async def limit_queue(self, name: str, /, **limits: Any) -> None: ...
+    async def keep_for(self, subscription: Subscription) -> None: ...
 
 
 def schedule_id(name: str) -> str:
@@ -36,36 +35,36 @@ def schedule_id(name: str) -> str:
     return f"flow {name}"
 
 
-async def prepare(client: Client, row: FlowRow) -> None:
-    """Before a flow is active: its queue has its limit, its schedule is there. Raises InvalidSchedule."""
-    trigger = json.decode(document_of(row), type=FlowDocument).trigger
-    if trigger is not None and trigger.concurrency is not None:
+async def prepare(client: Client, row: FlowRow) -> Schedule | None:
+    """Before a flow is active: its queue has its limit, its subscription keeps messages for it. Its schedule. Raises
+    InvalidSchedule."""
+    trigger = trigger_of(document_of(row))
+    if trigger is None:
+        return None
+    if trigger.concurrency is not None and trigger.concurrency.overlap == "queue":
         limit = trigger.concurrency.limit
         await client.limit_queue(queue_of(limit), key_concurrency=limit)
-    planned = None if trigger is None else trigger.schedule
+    if trigger.topic:
+        await client.keep_for(_subscription(trigger.topic, row.name, _nothing))
+    planned = trigger.schedule
     if planned is None:
-        await forget(client, row.name)
-        return
+        return None
     seconds = seconds_of(planned.every)
     when = every(seconds) if seconds else cron(planned.cron, planned.timezone)
-    made = Schedule(schedule_id(row.name), when, f"job:{START}", row.name, planned.payload, "schedule")
-    try:
-        await client.schedules.create(made)
-    except ScheduleExists:
-        await client.schedules.update(made)
+    return Schedule(schedule_id(row.name), when, f"job:{START}", row.name, planned.payload, "schedule")
 
 
-async def forget(client: Client, name: str) -> None:
-    """It has no schedule any more."""
-    try:
-        await client.schedules.delete(schedule_id(name))
-    except UnknownSchedule:
-        return
+async def _nothing(message: Message[Any]) -> None:
+    """In the place of a handler, where the row alone is needed."""
 
 
-def trigger_in(document: dict[str, Any]) -> Trigger | None:
+def _subscription(topic: str, name: str, deliver: Callable[[Message[Any]], Awaitable[None]]) -> Subscription:
+    return subscribe(topic, deliver, name=shortened(f"flow {joined(name, topic)}", LONGEST_NAME))
+
+
+def trigger_of(document: str) -> Trigger | None:
     """How the flow of a document begins, beyond the type of its events."""
-    return convert(document["trigger"], Trigger) if document.get("trigger") else None
+    return json.decode(document, type=FlowDocument).trigger
 
 
 class Starters:
@@ -79,18 +78,21 @@ class Starters:
         """Begin a run of the active version of a flow, once for each run of this job."""
         return await self._begin(name, payload, source, activity_info().key)
 
-    async def _begin(self, name: str, payload: dict[str, Any], source: str, external_id: str) -> str | None:
+    async def _begin(
+        self, name: str, payload: dict[str, Any], source: str, external_id: str, topic: str = ""
+    ) -> str | None:
         page = await self._flows.list(name=name, active=True, limit=1)
         if not page.workflows:
             return None  # it was deactivated meanwhile
-        started = await self._flows.runs.start(
-            page.workflows[0].id, payload=payload, source=source, external_id=external_id
-        )
+        [active] = page.workflows
+        if topic and (active.trigger or {}).get("topic") != topic:
+            return None  # a later version has another topic
+        started = await self._flows.runs.start(active.id, payload=payload, source=source, external_id=external_id)
         return str(started.run.id)
 
     def subscription(self, topic: str, name: str) -> Subscription:
         async def deliver(message: Message[Any]) -> None:
             payload = message.payload if isinstance(message.payload, dict) else {"message": message.payload}
-            await self._begin(name, payload, shortened(f"bus {topic}", 100).lower(), message.id)
+            await self._begin(name, payload, shortened(f"bus {topic}", 100).lower(), message.id, topic)
 
-        return subscribe(topic, deliver, name=shortened(f"flow {name}", LONGEST_NAME))
+        return _subscription(topic, name, deliver)

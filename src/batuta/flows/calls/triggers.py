@@ -9,18 +9,18 @@ from uuid import UUID
 from msgspec import Raw, Struct, json, to_builtins
 
 from batuta.authoring.backend import StartRequest
-from batuta.authoring.client.schedules import Overlap
 from batuta.errors import BatutaError
 from batuta.flows.conditions import Condition, compile_condition
 from batuta.flows.document import Concurrency, Debounce, FlowDocument
 from batuta.flows.expressions import Value, as_text, compile_template
-from batuta.flows.models import FLOW, Event, FlowStart, run_id_of
+from batuta.flows.models import FLOW, Event, FlowRoom, FlowStart, run_id_of
 from batuta.flows.program import seconds_of
 from batuta.flows.rows import document_of
 from batuta.journal.flows.records import FlowRow
 from batuta.names import LONGEST_ID, joined, shortened
 
 _LONGEST_KEY = 200
+_ANY = 2**31 - 1
 _OF_FLOWS = "%flow:"
 """How debounce keys of flows begin. Those of jobs have no such `%`: it would be written otherwise."""
 KEPT = 1_024
@@ -34,8 +34,8 @@ class Asked(Struct):
     request: StartRequest
     debounce: str = ""
     debounce_limit: float = 0.0
-    overlap: Overlap = Overlap.ALLOW
-    """What it does while a run of the same key is open."""
+    room: int | None = None
+    """Not begun while so many runs of its key are open. None: they are not counted."""
 
 
 class Trigger(Struct, eq=False):
@@ -69,8 +69,12 @@ class Trigger(Struct, eq=False):
         if self.concurrency is not None:
             config, value = self.concurrency
             request.key = shortened(joined(row.name, _key(value, event)), _LONGEST_KEY)
-            request.queue = queue_of(config.limit)
-            asked.overlap = overlap_of(config.overlap)
+            asked.room = rooms_of(config)
+            if config.overlap == "queue":
+                request.queue = queue_of(config.limit)
+            elif config.overlap in ("buffer", "cancel"):
+                start.room = FlowRoom(key=request.key, limit=config.limit, cancels=config.overlap == "cancel")
+                request.input = json.encode([start])
         if self.debounce is not None:
             waiting, value = self.debounce
             asked.debounce = shortened(_OF_FLOWS + joined(row.name, _key(value, event)), LONGEST_ID)
@@ -84,9 +88,11 @@ def queue_of(limit: int) -> str:
     return f"flows-{limit}"
 
 
-def overlap_of(word: str) -> Overlap:
-    """`queue` is another word for buffer."""
-    return Overlap.BUFFER if word == "queue" else Overlap(word)
+def rooms_of(config: Concurrency) -> int | None:
+    """How many runs of a key may be open, so that one more begins. None: they are not counted.
+
+    With `buffer` one more waits. With `cancel` any number does: each asks those before it to end."""
+    return {"skip": config.limit, "buffer": config.limit + 1, "cancel": _ANY}.get(config.overlap)
 
 
 @lru_cache(maxsize=KEPT)

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from batuta.ids import RunId
 from batuta.journal.codec_envelope import Payload
 from batuta.journal.records import NewRun
+from batuta.journal.schedules import ScheduleRow
 
 
 class FlowRow(Struct, kw_only=True):
@@ -39,6 +40,14 @@ class FlowRow(Struct, kw_only=True):
     def target(self) -> str:
         """Its name in the audit log."""
         return f"{self.name}@{self.version}"
+
+
+class FlowSchedule(Struct):
+    """What becomes of the schedule of that id when a flow is written."""
+
+    id: str
+    row: ScheduleRow | None = None
+    """It is written, also over the one that is there, which stays paused if it is. None: it is deleted."""
 
 
 class FlowFilter(Struct, kw_only=True, frozen=True):
@@ -82,6 +91,9 @@ class FlowStart(Struct):
 
     workflow_id: UUID
     run: NewRun
+    room: int | None = None
+    """It is counted under its `flow_key`, and not begun while so many counted runs of that key are open. None: it is
+    not counted."""
 
 
 class NewEvent(Struct, kw_only=True):
@@ -101,7 +113,10 @@ class Accepted(Struct):
     """The first of its source and external id."""
     is_new: bool
     is_stale: bool = False
-    """Other flows are active by now: nothing was written."""
+    """Other flows are active by now, or a debounced start is for another run than the one that waits: nothing was
+    written."""
+    waits: dict[RunId, RunId] = field(default_factory=dict)
+    """Which run waits in the place of a debounced start's `instead`; its own run when none does."""
 
 
 class FlowRun(Struct):

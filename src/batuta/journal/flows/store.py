@@ -16,6 +16,7 @@ from batuta.journal.flows.records import (
     FlowRow,
     FlowRun,
     FlowRunFilter,
+    FlowSchedule,
     FlowStart,
     NewEvent,
 )
@@ -24,12 +25,18 @@ from batuta.journal.flows.records import (
 class FlowStore(Protocol):
     """Versions of flows, events, and the runs that events begin."""
 
-    async def put_flow(self, flow: FlowRow, expected: int | None = None, act: Act | None = None) -> bool:
+    async def put_flow(
+        self,
+        flow: FlowRow,
+        expected: int | None = None,
+        act: Act | None = None,
+        schedule: FlowSchedule | None = None,
+    ) -> bool:
         """Write it with revision `expected` + 1 in place of the one that has the revision `expected`; None: insert it.
         False when there is another of its id, name and version (or, with `expected`, none): nothing is written.
 
-        When it is active, other versions of its name become inactive. The audit log names it `name@version`. The times
-        of the row are the store's.
+        Its schedule is written in the same transaction. When it is active, other versions of its name become inactive.
+        The audit log names it `name@version`. The times of the row are the store's.
         """
         ...
 
@@ -37,6 +44,10 @@ class FlowStore(Protocol):
 
     async def flows(self, where: FlowFilter, after: tuple[str, int] | None = None, limit: int = 50) -> list[FlowRow]:
         """By name, the newest version first; after that name and version."""
+        ...
+
+    async def changed_flows(self, since: int, limit: int = 1_000) -> list[FlowRow]:
+        """Flows that were written at `since` or later, the first ones first. The cost does not grow with others."""
         ...
 
     async def active_flows(self, trigger_type: str) -> list[FlowRow]:
@@ -48,8 +59,13 @@ class FlowStore(Protocol):
 
         An event whose source and external id are there already, also in the same batch, leaves everything as it is: the
         first one is returned. So is one that is written again (its id is there). Where the active flows of its type are
-        not those of `flows`, nothing of it is written, and it is stale.
+        not those of `flows`, nothing of it is written, and it is stale. Starts of one key are counted one after the
+        other, also those of other transactions.
         """
+        ...
+
+    async def counted_runs(self, flow_key: str) -> list[RunId]:
+        """Current open runs that are counted under the key, in the order in which their first runs began."""
         ...
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:

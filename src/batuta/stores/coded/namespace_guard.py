@@ -15,7 +15,16 @@ from batuta.errors import InvalidInput, PayloadRefused, PayloadSealed, UnknownSc
 from batuta.journal.audit import Act
 from batuta.journal.bus.messages import NewMessage
 from batuta.journal.codec_envelope import ADVICE, is_coded
-from batuta.journal.flows.records import Accepted, EventFilter, FlowFilter, FlowRow, FlowRun, FlowStart, NewEvent
+from batuta.journal.flows.records import (
+    Accepted,
+    EventFilter,
+    FlowFilter,
+    FlowRow,
+    FlowRun,
+    FlowSchedule,
+    FlowStart,
+    NewEvent,
+)
 from batuta.journal.forks import Fork
 from batuta.journal.marks import CODEC
 from batuta.journal.records import (
@@ -213,11 +222,17 @@ class UncodedStore:
         await self._guard.check()
         return await self.inner.put_api_key(key, act)
 
-    async def put_flow(self, flow: FlowRow, expected: int | None = None, act: Act | None = None) -> bool:
+    async def put_flow(
+        self,
+        flow: FlowRow,
+        expected: int | None = None,
+        act: Act | None = None,
+        schedule: FlowSchedule | None = None,
+    ) -> bool:
         """One whose document does not change may be made inactive without its key."""
         if expected is None or not is_coded(flow.document):
             await self._guard.check()
-        return await self.inner.put_flow(flow, expected, act)
+        return await self.inner.put_flow(flow, expected, act, schedule)
 
     async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
         await self._guard.check()

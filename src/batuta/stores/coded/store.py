@@ -29,6 +29,7 @@ from batuta.journal.flows.records import (
     FlowFilter,
     FlowRow,
     FlowRun,
+    FlowSchedule,
     FlowStart,
     NewEvent,
 )
@@ -82,10 +83,12 @@ PASSED = frozenset(
     "pause_queue pause_runs poll_seconds prune queues quotas received renew_request "
     "resume_runs retention retire revoke_api_key schedule_at set_quota set_retention shift_clock spend_starts "
     "wake_gate terminate_runs unpark why_not_transactional "
-    "flow_runs open_runs prune_events "
+    "flow_runs open_runs counted_runs prune_events "
     "put_subscription drop_subscription sent_messages bus_status prune_messages".split()
 )
 """What carries no payload: it is the other store's own."""
+_TRIES = 10
+"""Of an event whose debounced starts others change at the same time."""
 _SLICE = 500
 """Entries that are decoded at once."""
 _BY_CHAIN = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
@@ -307,11 +310,22 @@ class CodedStore(PartnerVerbs):
 
     # -- flows
 
-    async def put_flow(self, flow: FlowRow, expected: int | None = None, act: Act | None = None) -> bool:
+    async def put_flow(
+        self,
+        flow: FlowRow,
+        expected: int | None = None,
+        act: Act | None = None,
+        schedule: FlowSchedule | None = None,
+    ) -> bool:
         if flow.sealed and is_coded(flow.document):  # it could not be read, and stays as it is
-            return await self.inner.put_flow(replace(flow, sealed=""), expected, **_acting(act))
-        await self.guard.check()
-        return await self.inner.put_flow(self.coding.flow(flow), expected, **_acting(act))
+            flow = replace(flow, sealed="")
+        else:
+            await self.guard.check()
+            flow = self.coding.flow(flow)
+        if schedule is not None and schedule.row is not None:
+            await self.guard.check()
+            schedule = FlowSchedule(schedule.id, replace(self.coding.schedule(schedule.row), sealed=""))
+        return await self.inner.put_flow(flow, expected, schedule=schedule, **_acting(act))
 
     async def flow(self, workflow_id: UUID) -> FlowRow | None:
         found = await self.inner.flow(workflow_id)
@@ -320,28 +334,36 @@ class CodedStore(PartnerVerbs):
     async def flows(self, where: FlowFilter, after: tuple[str, int] | None = None, limit: int = 50) -> list[FlowRow]:
         return [self.coding.plain_flow(one) for one in await self.inner.flows(where, after, limit)]
 
+    async def changed_flows(self, since: int, limit: int = 1_000) -> list[FlowRow]:
+        return [self.coding.plain_flow(one) for one in await self.inner.changed_flows(since, limit)]
+
     async def active_flows(self, trigger_type: str) -> list[FlowRow]:
         return [self.coding.plain_flow(one) for one in await self.inner.active_flows(trigger_type)]
 
     async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
         await self.guard.check()
-        coded = [
-            replace(
-                new,
-                event=self.coding.event(new.event),
-                starts=[FlowStart(one.workflow_id, self.coding.new_run(one.run)) for one in new.starts],
-            )
-            for new in events
-        ]
-        accepted = await self.inner.accept_events(coded)
-        for new, one in zip(events, accepted, strict=True):
-            debounced = [start.run for start in new.starts if start.run.debounce]
-            if one.is_new and debounced:  # another run may wait under its key: it is encoded again, for that one
-                await self.start_many(debounced)
+        accepted = await self.inner.accept_events([self._coded_event(new, {}) for new in events])
+        for place, new in enumerate(events):
+            tries = _TRIES
+            while (waits := accepted[place].waits) and tries:  # it is encoded again, for the runs that wait
+                others = {asked: await self._waiting(run_id) for asked, run_id in waits.items() if asked != run_id}
+                [accepted[place]] = await self.inner.accept_events([self._coded_event(new, others)])
+                tries -= 1
         return [
             replace(one, event=new.event if one.is_stale else self.coding.plain_event(one.event))
             for new, one in zip(events, accepted, strict=True)
         ]
+
+    def _coded_event(self, new: NewEvent, others: Mapping[RunId, Run | None]) -> NewEvent:
+        """`others`: the runs that are to do the work of debounced starts."""
+        starts = [replace(one, run=self.coding.new_run(one.run, others.get(one.run.run_id))) for one in new.starts]
+        return replace(new, event=self.coding.event(new.event), starts=starts)
+
+    async def _waiting(self, run_id: RunId) -> Run | None:
+        try:
+            return await self.inner.get_run(run_id)
+        except UnknownRun:
+            return None
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
         await self.guard.check()

@@ -208,6 +208,8 @@ class NamespaceTables(Struct):
     """Events by source and external id."""
     flow_runs: dict[tuple[UUID, UUID], FlowRun] = field(default_factory=dict)
     """By flow and event."""
+    flow_keys: dict[RunId, tuple[str, str]] = field(default_factory=dict)
+    """Runs of flows that are counted, by their first run: key and id."""
     bus: BusTables = field(default_factory=BusTables)
     allowance: tuple[float, int] | None = None
     """How many starts of its burst were left, and when."""

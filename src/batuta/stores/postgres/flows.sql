@@ -1,7 +1,7 @@
 -- Statements about flows, events and what they begin. `batuta` stands for the schema in use.
 
 -- put_flow --
-SELECT batuta.put_flow($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) AS written;
+SELECT batuta.put_flow($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) AS written;
 
 -- flow --
 SELECT * FROM batuta.flows WHERE namespace = $1 AND workflow_id = $2;
@@ -15,6 +15,10 @@ WHERE f.namespace = $1 AND (f.name > $2::text COLLATE "C" OR (f.name = $2 AND f.
   AND ($7::boolean IS NULL OR (f.published_at IS NOT NULL) = $7)
 ORDER BY f.name, f.version DESC LIMIT $8;
 
+-- changed_flows --
+SELECT * FROM batuta.flows f
+WHERE f.namespace = $1 AND f.updated_at >= $2 ORDER BY f.updated_at, f.workflow_id LIMIT $3;
+
 -- active_flows --
 SELECT * FROM batuta.flows f
 WHERE f.namespace = $1 AND f.trigger_type = $2 AND f.is_active ORDER BY f.workflow_id;
@@ -23,12 +27,14 @@ WHERE f.namespace = $1 AND f.trigger_type = $2 AND f.is_active ORDER BY f.workfl
 -- Events come in, and what those start that are new is inserted, each run with its start message.
 WITH accepted AS MATERIALIZED (
     SELECT * FROM batuta.insert_events($1, $2, $3, $4, $5, $6, $7, $8)
+), room AS MATERIALIZED (
+    SELECT batuta.flow_runs_let_in($1, a.won, $9, $11, $41, $42, $43, $44, $45) AS admitted FROM accepted a
 ), fresh AS MATERIALIZED (
     SELECT n.*
-    FROM accepted a
+    FROM room a
     CROSS JOIN LATERAL batuta.insert_runs(
         $1, NULL, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30,
-        $31, $32, $33, $34, $35, $36, makers => $9, allowed => a.won) n
+        $31, $32, $33, $34, $35, $36, makers => $11, allowed => a.admitted) n
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
     SELECT $1, m.run_id, m.message_id, m.kind, m.name, m.body, (SELECT max(started_at) FROM fresh)
@@ -44,9 +50,17 @@ WITH accepted AS MATERIALIZED (
 SELECT a.won, a.moment, (SELECT count(*) FROM fresh) AS begun FROM accepted a;
 
 -- accept_event_together --
--- The same for one event that starts debounced runs.
-WITH accepted AS MATERIALIZED (
-    SELECT * FROM batuta.insert_events($1, $2, $3, $4, $5, $6, $7, $8)
+-- The same for one event that starts debounced runs. Nothing is written when a start is for another run than the one that
+-- waits, or finds no room.
+WITH elsewhere AS MATERIALIZED (
+    SELECT * FROM batuta.waits_elsewhere($1, $11, $13, $14)
+), room AS MATERIALIZED (
+    SELECT batuta.flow_runs_let_in($1, $2, $9, $14, $44, $45, $46, $47, $48) AS admitted
+    FROM elsewhere e WHERE cardinality(e.asked) = 0
+), accepted AS MATERIALIZED (
+    SELECT a.*
+    FROM (SELECT FROM room r WHERE cardinality(r.admitted) = cardinality($14::uuid[])) r
+    CROSS JOIN LATERAL batuta.insert_events($1, $2, $3, $4, $5, $6, $7, $8) a
 ), fresh AS MATERIALIZED (
     SELECT n.*
     FROM (SELECT FROM accepted a WHERE cardinality(a.won) > 0) a
@@ -59,7 +73,9 @@ WITH accepted AS MATERIALIZED (
     FROM unnest($10::uuid[], $9::uuid[], $14::uuid[]) AS s(workflow_id, event_id, run_id)
     JOIN fresh f ON f.asked = s.run_id
 )
-SELECT a.won, a.moment, (SELECT count(*) FROM fresh) AS begun FROM accepted a;
+SELECT coalesce(a.won, '{}') AS won, coalesce(a.moment, 0) AS moment, (SELECT count(*) FROM fresh) AS begun,
+       e.asked, e.waiting, coalesce((SELECT r.admitted FROM room r), '{}') AS admitted
+FROM elsewhere e LEFT JOIN accepted a ON true;
 
 -- start_flow_run --
 WITH noted AS MATERIALIZED (
@@ -128,7 +144,9 @@ WITH old AS (
           WHERE f.namespace = e.namespace AND f.event_id = e.event_id)
     ORDER BY e.event_id LIMIT $3 FOR UPDATE SKIP LOCKED
 ), unlinked AS (
-    DELETE FROM batuta.flow_runs f USING old o WHERE f.namespace = $1 AND f.event_id = o.event_id
+    DELETE FROM batuta.flow_runs f USING old o WHERE f.namespace = $1 AND f.event_id = o.event_id RETURNING f.chain_id
+), uncounted AS (
+    DELETE FROM batuta.flow_keys k USING unlinked u WHERE k.namespace = $1 AND k.run_id = u.chain_id
 ), gone AS (
     DELETE FROM batuta.events e USING old o WHERE e.namespace = $1 AND e.event_id = o.event_id RETURNING e.event_id
 )
@@ -137,3 +155,9 @@ SELECT count(*) AS gone FROM gone;
 -- open_runs --
 SELECT r.run_id FROM batuta.runs r
 WHERE r.namespace = $1 AND r.current AND r.id <> r.run_id::text AND r.id >= $2 AND r.id < $3 AND r.closed_at IS NULL ORDER BY r.id LIMIT $4;
+
+-- counted_runs --
+SELECT r.run_id FROM batuta.flow_keys k
+CROSS JOIN LATERAL (SELECT batuta.current_run(k.namespace, k.id) AS run_id OFFSET 0) c
+JOIN batuta.runs r ON r.run_id = c.run_id AND r.closed_at IS NULL
+WHERE k.namespace = $1 AND k.flow_key = $2 ORDER BY k.run_id;

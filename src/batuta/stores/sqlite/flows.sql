@@ -34,6 +34,18 @@ WHERE namespace = :namespace AND (name > :after_name OR (name = :after_name AND 
     AND (:published IS NULL OR (published_at IS NOT NULL) = :published)
 ORDER BY name, version DESC LIMIT :limit;
 
+-- changed_flows --
+SELECT workflow_id, name, version, description, trigger_type, document, is_active, published_at, revision, created_at,
+    updated_at
+FROM flows INDEXED BY flows_changed WHERE namespace = ? AND updated_at >= ? ORDER BY updated_at, workflow_id LIMIT ?;
+
+-- put_flow_schedule --
+INSERT INTO schedules (
+    namespace, id, spec, state, revision, paused, note, next_at, last_at, last_id, created_at, updated_at
+) VALUES (:namespace, :id, :spec, :state, :now, :paused, :reason, :next_at, :last_at, :last_id, :now, :now)
+ON CONFLICT DO UPDATE SET spec = excluded.spec, state = excluded.state, next_at = excluded.next_at,
+    last_at = excluded.last_at, last_id = excluded.last_id, revision = revision + 1, updated_at = excluded.updated_at;
+
 -- active_flows --
 SELECT workflow_id, name, version, description, trigger_type, document, is_active, published_at, revision, created_at,
     updated_at
@@ -97,3 +109,24 @@ DELETE FROM flow_runs WHERE namespace = ? AND event_id = ?;
 -- open_runs --
 SELECT run_id FROM runs INDEXED BY runs_current
 WHERE namespace = ? AND current = 1 AND id >= ? AND id < ? AND closed_at IS NULL ORDER BY id LIMIT ?;
+
+-- counted_runs --
+SELECT r.run_id FROM flow_keys k INDEXED BY flow_keys_key
+CROSS JOIN runs r INDEXED BY runs_current ON r.namespace = k.namespace AND r.id = k.id AND r.current = 1
+WHERE k.namespace = ? AND k.flow_key = ? AND r.closed_at IS NULL ORDER BY k.run_id;
+
+-- forget_flow_keys --
+-- Runs that have ended.
+DELETE FROM flow_keys WHERE namespace = ? AND flow_key = ? AND NOT EXISTS (
+    SELECT 1 FROM runs r INDEXED BY runs_current
+    WHERE r.namespace = flow_keys.namespace AND r.id = flow_keys.id AND r.current = 1 AND r.closed_at IS NULL);
+
+-- count_flow_keys --
+SELECT count(*) FROM flow_keys INDEXED BY flow_keys_key WHERE namespace = ? AND flow_key = ?;
+
+-- insert_flow_key --
+INSERT INTO flow_keys (namespace, run_id, flow_key, id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING;
+
+-- delete_flow_keys --
+DELETE FROM flow_keys WHERE (namespace, run_id) IN (
+    SELECT f.namespace, f.chain_id FROM flow_runs f WHERE f.namespace = ? AND f.event_id = ?);

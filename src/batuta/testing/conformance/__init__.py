@@ -48,7 +48,7 @@ from batuta.testing.conformance.operators.bus import BusConformance  # noqa: E40
 from batuta.testing.conformance.operators.dead_letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.operators.deleting import DeletingConformance  # noqa: E402
 from batuta.testing.conformance.operators.documents import DocumentsConformance  # noqa: E402
-from batuta.testing.conformance.operators.flows import EventsConformance, FlowsConformance  # noqa: E402
+from batuta.testing.conformance.operators.flows import EventsConformance, FlowsConformance, PlacedEventsConformance  # noqa: E402
 from batuta.testing.conformance.operators.forks import ForksConformance  # noqa: E402
 from batuta.testing.conformance.operators.marks import MarksConformance  # noqa: E402
 from batuta.testing.conformance.operators.reencryption import RewritingConformance  # noqa: E402
@@ -115,6 +115,7 @@ __all__ = [
     "PartnersConformance",
     "PauseConformance",
     "PausedConformance",
+    "PlacedEventsConformance",
     "PlainConformance",
     "PoisonConformance",
     "PruningStepsConformance",

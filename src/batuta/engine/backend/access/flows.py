@@ -10,14 +10,17 @@ from functools import partial
 from typing import Any
 
 from batuta.authoring.backend import StartRequest
+from batuta.authoring.client.schedules import Schedule
 from batuta.clock import SECOND
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.quotas import Guard
+from batuta.engine.backend.schedule_api import NativeSchedules
 from batuta.engine.backend.start_batching import until_known
 from batuta.engine.backend.starts import unowned_run
 from batuta.journal.audit import Act, Verb
 from batuta.journal.flows.records import Accepted, NewEvent
 from batuta.journal.records import NewRun
+from batuta.journal.schedules import ScheduleRow
 from batuta.journal.store import Store
 
 _MOST, _BYTES = 200, 4 * 1024 * 1024
@@ -27,8 +30,8 @@ _MOST, _BYTES = 200, 4 * 1024 * 1024
 class NativeFlows:
     """Implements `authoring.client.flows.FlowBackend` on a store."""
 
-    def __init__(self, store: Store, actor: Actor, guard: Guard) -> None:
-        self._store, self._actor, self._guard = store, actor, guard
+    def __init__(self, store: Store, actor: Actor, guard: Guard, schedules: NativeSchedules) -> None:
+        self._store, self._actor, self._guard, self._schedules = store, actor, guard, schedules
         self._waiting: deque[tuple[NewEvent, asyncio.Future[Accepted]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -47,6 +50,9 @@ class NativeFlows:
 
     async def now(self) -> int:
         return await self._store.now()
+
+    async def schedule_row(self, schedule: Schedule) -> ScheduleRow:
+        return await self._schedules.new_row(schedule)
 
     def new_run(self, request: StartRequest, *, debounce: str = "", debounce_limit: float = 0.0) -> NewRun:
         new = unowned_run(request)

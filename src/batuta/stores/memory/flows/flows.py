@@ -20,6 +20,7 @@ from batuta.journal.flows.records import (
     FlowRow,
     FlowRun,
     FlowRunFilter,
+    FlowSchedule,
     FlowStart,
     NewEvent,
 )
@@ -36,7 +37,13 @@ class FlowVerbs(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
-    async def put_flow(self, flow: FlowRow, expected: int | None = None, act: Act | None = None) -> bool:
+    async def put_flow(
+        self,
+        flow: FlowRow,
+        expected: int | None = None,
+        act: Act | None = None,
+        schedule: FlowSchedule | None = None,
+    ) -> bool:
         with self.transaction() as unit:
             kept = unit.tables.flows
             known = kept.get(flow.workflow_id)
@@ -55,6 +62,8 @@ class FlowVerbs(ABC):
                 created_at=unit.now if known is None else known.created_at,
                 updated_at=unit.now,
             )
+            if schedule is not None:
+                _put_schedule(unit, schedule)
             return True
 
     async def flow(self, workflow_id: UUID) -> FlowRow | None:
@@ -70,6 +79,11 @@ class FlowVerbs(ABC):
                 :limit
             ]
 
+    async def changed_flows(self, since: int, limit: int = 1_000) -> list[FlowRow]:
+        with self.transaction() as unit:
+            found = [replace(one) for one in unit.tables.flows.values() if one.updated_at >= since]
+        return sorted(found, key=lambda one: (one.updated_at, one.workflow_id))[:limit]
+
     async def active_flows(self, trigger_type: str) -> list[FlowRow]:
         with self.transaction() as unit:
             return [replace(one) for one in _active(unit.tables, trigger_type)]
@@ -77,6 +91,11 @@ class FlowVerbs(ABC):
     async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
         with self.transaction() as unit:
             return [_accept(unit, new) for new in events]
+
+    async def counted_runs(self, flow_key: str) -> list[RunId]:
+        with self.transaction() as unit:
+            found = [_open_run(unit, id) for _, (_, id) in sorted(_counted(unit, flow_key))]
+            return [run_id for run_id in found if run_id is not None]
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
         with self.transaction() as unit:
@@ -136,13 +155,28 @@ class FlowVerbs(ABC):
                 if event.external_id is not None:
                     del tables.event_names[event.source, event.external_id]
             for key in [key for key, one in tables.flow_runs.items() if one.event_id in gone]:
-                del tables.flow_runs[key]
+                tables.flow_keys.pop(tables.flow_runs.pop(key).chain_id, None)
             return len(old)
 
     async def open_runs(self, prefix: str, limit: int) -> list[RunId]:
         with self.transaction() as unit:
             found = sorted((row.run.id, row.run.run_id) for row in unit.tables.open.values())
             return [run_id for id, run_id in found if id.startswith(prefix)][:limit]
+
+
+def _put_schedule(unit: UnitOfWork, given: FlowSchedule) -> None:
+    kept = unit.tables.schedules
+    known = kept.pop(given.id, None)
+    if given.row is not None:
+        kept[given.id] = replace(
+            given.row,
+            revision=unit.now if known is None else known.revision + 1,
+            paused=given.row.paused if known is None else known.paused,
+            reason=given.row.reason if known is None else known.reason,
+            created_at=unit.now if known is None else known.created_at,
+            updated_at=unit.now,
+        )
+        unit.hint.schedules = True
 
 
 def _place(flow: FlowRow) -> tuple[str, int]:
@@ -173,12 +207,51 @@ def _accept(unit: UnitOfWork, new: NewEvent) -> Accepted:
             return Accepted(replace(tables.events[first]), False)
     if new.flows is not None and new.flows != [one.workflow_id for one in _active(tables, event.type)]:
         return Accepted(event, False, True)
+    if waits := _waits(tables, new):
+        return Accepted(event, False, True, waits)
     tables.events[event.event_id] = replace(event, created_at=unit.now)
     if event.external_id is not None:
         tables.event_names[event.source, event.external_id] = event.event_id
     for start in new.starts:
-        _begin(unit, event.event_id, start)
+        if start.room is None or _has_room(unit, start, start.room):
+            _begin(unit, event.event_id, start)
     return Accepted(replace(tables.events[event.event_id]), True)
+
+
+def _waits(tables: NamespaceTables, new: NewEvent) -> dict[RunId, RunId]:
+    """The runs that wait in the place of those that its debounced starts are for."""
+    found: dict[RunId, RunId] = {}
+    for start in new.starts:
+        if start.run.debounce and start.run.instead is not None:
+            row = tables.debounced.get(start.run.debounce)
+            waiting = start.run.run_id if row is None else row.run.run_id
+            if waiting != start.run.instead:
+                found[start.run.run_id] = waiting
+    return found
+
+
+def _has_room(unit: UnitOfWork, start: FlowStart, room: int) -> bool:
+    """Whether it may begin beside the open runs of its key; then it is counted. One that joins a run that waits under
+    its debounce key is counted already."""
+    tables, run = unit.tables, start.run
+    if run.debounce in tables.debounced:
+        return True
+    for chain_id, (_, id) in _counted(unit, run.flow_key):
+        if _open_run(unit, id) is None:
+            del tables.flow_keys[chain_id]
+    if len(_counted(unit, run.flow_key)) >= room:
+        return False
+    tables.flow_keys[run.run_id] = run.flow_key, run.id
+    return True
+
+
+def _counted(unit: UnitOfWork, flow_key: str) -> list[tuple[RunId, tuple[str, str]]]:
+    return [one for one in unit.tables.flow_keys.items() if one[1][0] == flow_key]
+
+
+def _open_run(unit: UnitOfWork, id: str) -> RunId | None:
+    row = unit.tables.current_row(id)
+    return None if row is None or not row.is_open else row.run.run_id
 
 
 def _begin(unit: UnitOfWork, event_id: UUID, start: FlowStart) -> FlowRun:

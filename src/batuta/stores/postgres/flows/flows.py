@@ -19,25 +19,41 @@ from batuta.journal.flows.records import (
     FlowRow,
     FlowRun,
     FlowRunFilter,
+    FlowSchedule,
     FlowStart,
     NewEvent,
 )
 from batuta.journal.records import Hint
+from batuta.journal.schedules import ScheduleRow
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.database import batch_columns
+from batuta.stores.postgres.database.batch_columns import Columns
 
 _FLOW, _EVENT = ([name for name in kind.__struct_fields__ if name != "sealed"] for kind in (FlowRow, EventRow))
+
+_Starts = dict[RunId, tuple[EventRow, FlowStart]]
+"""By run id: the event that starts it."""
 
 
 class FlowVerbs(Base):
     """The part of the store that is about flows."""
 
-    async def put_flow(self, flow: FlowRow, expected: int | None = None, act: Act | None = None) -> bool:
+    async def put_flow(
+        self,
+        flow: FlowRow,
+        expected: int | None = None,
+        act: Act | None = None,
+        schedule: FlowSchedule | None = None,
+    ) -> bool:
         said = (flow.workflow_id, flow.name, flow.version, flow.description, flow.trigger_type, flow.document)
-        values = (self.namespace, *said, flow.is_active, flow.published_at, expected, *act_values(act))
+        row = None if schedule is None else schedule.row
+        planned = (None if schedule is None else schedule.id, *((None,) * 3 if row is None else _plan(row)))
+        values = (self.namespace, *said, flow.is_active, flow.published_at, expected, *act_values(act), *planned)
         rows = await self._pool.write(self._sql["put_flow"], *values)
-        return bool(rows[0]["written"])
+        written = bool(rows[0]["written"])
+        self._announcer.tell(Hint(schedules=written and row is not None))
+        return written
 
     async def flow(self, workflow_id: UUID) -> FlowRow | None:
         rows = await self._pool.read(self._sql["flow"], self.namespace, workflow_id)
@@ -50,6 +66,10 @@ class FlowVerbs(Base):
             for row in await self._pool.read(self._sql["flows"], self.namespace, *(after or ("", 0)), *said)
         ]
 
+    async def changed_flows(self, since: int, limit: int = 1_000) -> list[FlowRow]:
+        rows = await self._pool.read(self._sql["changed_flows"], self.namespace, since, limit)
+        return [_flow_of(row) for row in rows]
+
     async def active_flows(self, trigger_type: str) -> list[FlowRow]:
         rows = await self._pool.read(self._sql["active_flows"], self.namespace, trigger_type)
         return [_flow_of(row) for row in rows]
@@ -60,35 +80,60 @@ class FlowVerbs(Base):
         plain: list[NewEvent] = []
         for new in events:
             if any(start.run.debounce for start in new.starts):
-                accepted += [*await self._accept(plain), *await self._accept([new], debounced=True)]
+                accepted += [*await self._accept(plain), await self._accept_debounced(new)]
                 plain = []
             else:
                 plain.append(new)
         return accepted + await self._accept(plain)
 
-    async def _accept(self, events: Sequence[NewEvent], *, debounced: bool = False) -> list[Accepted]:
+    async def _accept(self, events: Sequence[NewEvent]) -> list[Accepted]:
         if not events:
             return []
-        starts = {start.run.run_id: (new.event, start) for new in events for start in new.starts}
-        runs = [start.run for _, start in starts.values()]
-        if debounced:
-            columns = batch_columns.together_columns(runs)
-            in_order: list[UUID] = columns[3]
-        else:
-            columns = batch_columns.unowned_columns(runs)
-            in_order = columns[0]
+        starts = _starts_of(events)
+        columns = batch_columns.unowned_columns([start.run for _, start in starts.values()])
+        row = await self._write_events("accept_events", events, starts, columns[0], columns)
+        won = set(row["won"])
+        others = await self._first_ones([new.event for new in events if new.event.event_id not in won])
+        return [_outcome(new.event, won, others, row["moment"]) for new in events]
+
+    async def _accept_debounced(self, new: NewEvent) -> Accepted:
+        """Starts that find no room are left out, and the rest is written again."""
+        while True:
+            starts = _starts_of([new])
+            columns = batch_columns.together_columns([start.run for _, start in starts.values()])
+            row = await self._write_events("accept_event_together", [new], starts, columns[3], columns)
+            if row["asked"]:
+                return Accepted(new.event, False, True, dict(zip(row["asked"], row["waiting"], strict=True)))
+            admitted = set(row["admitted"])
+            if len(admitted) == len(starts):
+                break
+            new = replace(new, starts=[start for start in new.starts if start.run.run_id in admitted])
+            if not any(start.run.debounce for start in new.starts):
+                return (await self._accept([new]))[0]
+        won = set(row["won"])
+        others = {} if won else await self._first_ones([new.event])
+        return _outcome(new.event, won, others, row["moment"])
+
+    async def _write_events(
+        self, statement: str, events: Sequence[NewEvent], starts: _Starts, in_order: list[UUID], columns: Columns
+    ) -> Record:
+        """`in_order`: the ids of the runs, as in the columns."""
+        counted = [start for _, start in starts.values() if start.room is not None]
         [row] = await self._pool.write(
-            self._sql["accept_event_together" if debounced else "accept_events"],
+            self._sql[statement],
             self.namespace,
             *_event_columns(events),
             [starts[run_id][0].event_id for run_id in in_order],
             [starts[run_id][1].workflow_id for run_id in in_order],
             *columns,
+            [one.run.run_id for one in counted],
+            [one.run.id for one in counted],
+            [one.run.flow_key for one in counted],
+            [one.room for one in counted],
+            [one.run.debounce or None for one in counted],
         )
         self._announcer.tell(Hint(due=row["begun"] > 0))
-        won = set(row["won"])
-        others = await self._first_ones([new.event for new in events if new.event.event_id not in won])
-        return [_outcome(new.event, won, others, row["moment"]) for new in events]
+        return row
 
     async def _first_ones(self, events: Sequence[EventRow]) -> dict[object, EventRow]:
         """By event id, and by source and external id."""
@@ -102,6 +147,10 @@ class FlowVerbs(Base):
         return {one.event_id: one for one in found} | {
             (one.source, one.external_id): one for one in found if one.external_id is not None
         }
+
+    async def counted_runs(self, flow_key: str) -> list[RunId]:
+        rows = await self._pool.read(self._sql["counted_runs"], self.namespace, flow_key)
+        return [row["run_id"] for row in rows]
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
         run = start.run
@@ -147,7 +196,15 @@ class FlowVerbs(Base):
         return [row["run_id"] for row in rows]
 
 
-def _event_columns(events: Sequence[NewEvent]) -> batch_columns.Columns:
+def _plan(row: ScheduleRow) -> tuple[str, str, int | None]:
+    return row.spec, row.state, row.next_at
+
+
+def _starts_of(events: Sequence[NewEvent]) -> _Starts:
+    return {start.run.run_id: (new.event, start) for new in events for start in new.starts}
+
+
+def _event_columns(events: Sequence[NewEvent]) -> Columns:
     rows = [
         (
             new.event.event_id,

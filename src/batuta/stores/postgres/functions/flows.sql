@@ -1,10 +1,12 @@
 -- Flows: versions, and events with the runs that they begin.
 
--- Insert a version of a flow (`expected` null), or write it over the one of that revision. Returns whether it is written.
+-- Insert a version of a flow (`expected` null), or write it over the one of that revision, and with it its schedule: none
+-- where `schedule` is null, deleted where `plan` is. Returns whether it is written.
 -- Rows of a name are locked first, so that only one version of it is ever active.
 CREATE OR REPLACE FUNCTION batuta.put_flow(
     ns text, id uuid, flow_name text, flow_version integer, about text, trigger text, doc text, active boolean,
-    published bigint, expected bigint, actor text, verb text, reason text, detail text, act_before text, act_after text
+    published bigint, expected bigint, actor text, verb text, reason text, detail text, act_before text, act_after text,
+    schedule text, plan text, plan_state text, due bigint
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
@@ -28,6 +30,16 @@ BEGIN
     IF active THEN
         UPDATE batuta.flows f SET is_active = false, revision = f.revision + 1, updated_at = moment
         WHERE f.namespace = ns AND f.name = flow_name AND f.is_active AND f.workflow_id <> id;
+    END IF;
+    IF plan IS NULL THEN
+        DELETE FROM batuta.schedules s WHERE s.namespace = ns AND s.id = schedule;
+    ELSE
+        INSERT INTO batuta.schedules AS s (
+            namespace, id, spec, state, next_at, revision, created_at, updated_at)
+        VALUES (ns, schedule, plan, plan_state, due, moment, moment, moment)
+        ON CONFLICT ON CONSTRAINT schedules_pkey DO UPDATE
+        SET spec = excluded.spec, state = excluded.state, next_at = excluded.next_at, last_at = NULL, last_id = '',
+            revision = s.revision + 1, updated_at = moment;
     END IF;
     PERFORM batuta.record_acts(ns, actor, verb, reason, detail, act_before, act_after,
                                ARRAY[flow_name || '@' || flow_version], '{}', '{}', '{}', moment);
@@ -90,5 +102,66 @@ BEGIN
     )
     SELECT array_agg(w.event_id) INTO won FROM written w;
     RETURN coalesce(won, '{}');
+END
+$$;
+
+-- Which runs wait in the place of those that debounced starts are for (`insteads`; null: any); their own when none does.
+CREATE OR REPLACE FUNCTION batuta.waits_elsewhere(
+    ns text, debounces text[], insteads uuid[], run_ids uuid[], OUT asked uuid[], OUT waiting uuid[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM batuta.lock_debounced(ns, debounces);
+    SELECT coalesce(array_agg(w.run_id), '{}'), coalesce(array_agg(w.waiting), '{}') INTO asked, waits_elsewhere.waiting
+    FROM (
+        SELECT d.run_id, d.instead, coalesce((
+            SELECT r.run_id FROM batuta.runs r WHERE r.debounce = d.key AND r.namespace || '' = ns LIMIT 1), d.run_id
+        ) AS waiting
+        FROM unnest(debounces, insteads, run_ids) AS d(key, instead, run_id)
+        WHERE d.key IS NOT NULL AND d.instead IS NOT NULL
+    ) w
+    WHERE w.waiting <> w.instead;
+END
+$$;
+
+-- The runs of events that are `won` which may begin: those that are not counted, and those that find room among the open
+-- counted runs of their key; these are counted from now on. Starts of one key wait for each other. One that joins a run
+-- that waits under its debounce key is counted already.
+CREATE OR REPLACE FUNCTION batuta.flow_runs_let_in(
+    ns text, won uuid[], makers uuid[], run_ids uuid[], counted uuid[], ids text[], keys text[], rooms integer[],
+    debounces text[]
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    admitted uuid[];
+    each record;
+BEGIN
+    admitted := ARRAY(
+        SELECT s.run_id FROM unnest(run_ids, makers) AS s(run_id, maker)
+        WHERE s.maker IN (SELECT unnest(won)) AND s.run_id NOT IN (SELECT unnest(counted)));
+    IF cardinality(counted) = 0 THEN
+        RETURN admitted;
+    END IF;
+    PERFORM batuta.lock_keys(ns, 7042, keys);
+    DELETE FROM batuta.flow_keys k
+    WHERE k.namespace = ns AND k.flow_key = ANY (keys) AND NOT EXISTS (
+        SELECT FROM batuta.runs r WHERE r.run_id = batuta.current_run(ns, k.id) AND r.closed_at IS NULL);
+    FOR each IN
+        SELECT c.run_id, c.id, c.key, c.room, c.debounce
+        FROM unnest(counted, ids, keys, rooms, debounces) WITH ORDINALITY AS c(run_id, id, key, room, debounce, n)
+        JOIN unnest(run_ids, makers) AS s(run_id, maker) ON s.run_id = c.run_id
+        WHERE s.maker IN (SELECT unnest(won))
+        ORDER BY c.n
+    LOOP
+        IF NOT EXISTS (
+            SELECT FROM batuta.runs r WHERE r.debounce = each.debounce AND r.namespace || '' = ns OFFSET 0
+        ) THEN
+            CONTINUE WHEN (
+                SELECT count(*) FROM batuta.flow_keys k
+                WHERE k.namespace = ns AND k.flow_key = each.key AND k.run_id <> each.run_id) >= each.room;
+            INSERT INTO batuta.flow_keys (namespace, run_id, flow_key, id)
+            VALUES (ns, each.run_id, each.key, each.id) ON CONFLICT DO NOTHING;
+        END IF;
+        admitted := admitted || each.run_id;
+    END LOOP;
+    RETURN admitted;
 END
 $$;

@@ -225,6 +225,28 @@ BEGIN
 END
 $$;
 
+-- Take a lock for each of these keys (texts; null: none), in order, with others of its bucket. Few buckets: a lock for
+-- each of ten thousand keys would fill their table.
+CREATE OR REPLACE FUNCTION batuta.lock_keys(ns text, seed bigint, keys text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(b.bucket) FROM (
+        SELECT DISTINCT hashtextextended(ns, seed) & x'7fffffffffff0000'::bigint | hashtext(d.key) & 63 AS bucket
+        FROM unnest(keys) AS d(key) WHERE d.key IS NOT NULL ORDER BY 1
+    ) b;
+END
+$$;
+
+-- Keep the runs that wait under these debounce keys. Starts with a key of the same bucket wait here, and not later for a
+-- run that another one has just made: in order of the keys, which is not that of the runs.
+CREATE OR REPLACE FUNCTION batuta.lock_debounced(ns text, debounces text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM batuta.lock_keys(ns, 7041, debounces);
+    PERFORM batuta.lock_runs(ns, ARRAY(
+        SELECT h.run_id FROM unnest(debounces) AS d(key) CROSS JOIN LATERAL (
+            SELECT r.run_id FROM batuta.runs r WHERE r.debounce = d.key AND r.namespace || '' = ns LIMIT 1) h));
+END
+$$;
+
 -- Insert unowned runs, each with its start message, of which some are debounced, or all of which are awaited by
 -- `after_id`, which is among them. Those without a debounce key come first, in order of their ids; the others in order of
 -- their keys. `insteads`: of those with a key the one run that may do their work, null for any. Returns what became of those
@@ -248,16 +270,7 @@ BEGIN
     IF FOUND THEN
         RETURN;
     END IF;
-    -- Starts with a key of the same bucket wait here, and not later for a run that another one has just made: in order
-    -- of the keys, which is not that of the runs. Few buckets: a lock for each of ten thousand keys would fill their
-    -- table.
-    PERFORM pg_advisory_xact_lock(b.bucket) FROM (
-        SELECT DISTINCT hashtextextended(ns, 7041) & x'7fffffffffff0000'::bigint | hashtext(d.key) & 63 AS bucket
-        FROM unnest(debounces) AS d(key) WHERE d.key IS NOT NULL ORDER BY 1
-    ) b;
-    PERFORM batuta.lock_runs(ns, ARRAY(
-        SELECT h.run_id FROM unnest(debounces) AS d(key) CROSS JOIN LATERAL (
-            SELECT r.run_id FROM batuta.runs r WHERE r.debounce = d.key AND r.namespace || '' = ns LIMIT 1) h));
+    PERFORM batuta.lock_debounced(ns, debounces);
     FOR asked, started, started_at, ends_at, due_at IN
         SELECT s.started, s.* FROM batuta.insert_runs(
             ns, NULL, run_ids, ids, renewals, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,

@@ -21,15 +21,16 @@ from batuta.journal.flows.records import (
     FlowRow,
     FlowRun,
     FlowRunFilter,
+    FlowSchedule,
     FlowStart,
     NewEvent,
 )
-from batuta.journal.records import Hint
+from batuta.journal.records import Hint, NewRun
 from batuta.stores.sqlite import starts
 from batuta.stores.sqlite.audit import record
 from batuta.stores.sqlite.database.connection import Q
 from batuta.stores.sqlite.database.readers import Readers
-from batuta.stores.sqlite.database.rows import Row, one
+from batuta.stores.sqlite.database.rows import Row, one, run_of
 from batuta.stores.sqlite.database.writer import Writer
 
 _LAST = b"\xff" * 17
@@ -51,7 +52,13 @@ class FlowVerbs(ABC):
     @abstractmethod
     def tell(self, hint: Hint) -> None: ...
 
-    async def put_flow(self, flow: FlowRow, expected: int | None = None, act: Act | None = None) -> bool:
+    async def put_flow(
+        self,
+        flow: FlowRow,
+        expected: int | None = None,
+        act: Act | None = None,
+        schedule: FlowSchedule | None = None,
+    ) -> bool:
         now = self.clock_now()
         values = asdict(flow) | {"namespace": self.namespace, "now": now, "expected": expected}
         values["workflow_id"] = flow.workflow_id.bytes
@@ -61,10 +68,14 @@ class FlowVerbs(ABC):
                 return False
             if flow.is_active:
                 cursor.execute(Q["deactivate_other_flows"], values)
+            if schedule is not None:
+                _put_schedule(cursor, self.namespace, schedule, now)
             record(cursor, self.namespace, now, act, [Changed(target=flow.target)])
             return True
 
-        return await self._writer.write(work, small=True)
+        written = await self._writer.write(work, small=True)
+        self.tell(Hint(schedules=written and schedule is not None))
+        return written
 
     async def flow(self, workflow_id: UUID) -> FlowRow | None:
         values = {"namespace": self.namespace, "workflow_id": workflow_id.bytes}
@@ -75,6 +86,9 @@ class FlowVerbs(ABC):
         name, version = after or ("", 0)
         values = asdict(where) | {"namespace": self.namespace, "after_name": name, "after_version": version}
         return self._flows("flows", values | {"limit": limit})
+
+    async def changed_flows(self, since: int, limit: int = 1_000) -> list[FlowRow]:
+        return self._flows("changed_flows", (self.namespace, since, limit))
 
     async def active_flows(self, trigger_type: str) -> list[FlowRow]:
         return self._flows("active_flows", (self.namespace, trigger_type))
@@ -95,6 +109,9 @@ class FlowVerbs(ABC):
         begun = any(one.is_new and new.starts for one, new in zip(accepted, events, strict=True))
         self.tell(Hint(due=begun))
         return accepted
+
+    async def counted_runs(self, flow_key: str) -> list[RunId]:
+        return [_uuid(row[0]) for row in self._rows("counted_runs", (self.namespace, flow_key))]
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
         namespace, now = self.namespace, self.clock_now()
@@ -147,6 +164,7 @@ class FlowVerbs(ABC):
 
         def work(cursor: sqlite3.Cursor) -> int:
             old = [(namespace, row[0]) for row in cursor.execute(Q["old_events"], values).fetchall()]
+            cursor.executemany(Q["delete_flow_keys"], old)
             cursor.executemany(Q["delete_event"], old)
             cursor.executemany(Q["delete_flow_runs"], old)
             return len(old)
@@ -156,6 +174,15 @@ class FlowVerbs(ABC):
     async def open_runs(self, prefix: str, limit: int) -> list[RunId]:
         values = (self.namespace, prefix, f"{prefix}\x7f", limit)
         return [_uuid(row[0]) for row in self._rows("open_runs", values)]
+
+
+def _put_schedule(cursor: sqlite3.Cursor, namespace: str, given: FlowSchedule, now: int) -> None:
+    row = given.row
+    if row is None:
+        cursor.execute(Q["delete_schedule"], (namespace, given.id))
+        return
+    values = asdict(row) | {"namespace": namespace, "id": given.id, "now": now}
+    cursor.execute(Q["put_flow_schedule"], values)
 
 
 def _accept(cursor: sqlite3.Cursor, namespace: str, new: NewEvent, now: int) -> Accepted:
@@ -171,12 +198,39 @@ def _accept(cursor: sqlite3.Cursor, namespace: str, new: NewEvent, now: int) -> 
         active = cursor.execute(Q["active_flow_ids"], (namespace, event.type)).fetchall()
         if [row[0] for row in active] != [one.bytes for one in new.flows]:
             return Accepted(event, False, True)
+    if waits := _waits(cursor, namespace, new):
+        return Accepted(event, False, True, waits)
     replayed = None if event.replay_of is None else event.replay_of.bytes
     said = (event.type, event.source, event.external_id, event.payload, replayed, now)
     cursor.execute(Q["insert_event"], (namespace, event.event_id.bytes, *said))
     for start in new.starts:
-        _begin(cursor, namespace, event.event_id, start, now)
+        if start.room is None or _has_room(cursor, namespace, start.run, start.room):
+            _begin(cursor, namespace, event.event_id, start, now)
     return Accepted(EventRow(**(asdict(event) | {"created_at": now})), True)
+
+
+def _waits(cursor: sqlite3.Cursor, namespace: str, new: NewEvent) -> dict[RunId, RunId]:
+    """The runs that wait in the place of those that its debounced starts are for."""
+    found: dict[RunId, RunId] = {}
+    for run in (start.run for start in new.starts if start.run.debounce and start.run.instead is not None):
+        row = one(cursor.execute(Q["debounced"], (namespace, run.debounce)))
+        waiting = run.run_id if row is None else run_of(row).run_id
+        if waiting != run.instead:
+            found[run.run_id] = waiting
+    return found
+
+
+def _has_room(cursor: sqlite3.Cursor, namespace: str, run: NewRun, room: int) -> bool:
+    """Whether it may begin beside the open runs of its key; then it is counted. One that joins a run that waits under
+    its debounce key is counted already."""
+    if run.debounce and one(cursor.execute(Q["debounced"], (namespace, run.debounce))) is not None:
+        return True
+    cursor.execute(Q["forget_flow_keys"], (namespace, run.flow_key))
+    [counted] = cursor.execute(Q["count_flow_keys"], (namespace, run.flow_key)).fetchone()
+    if counted >= room:
+        return False
+    cursor.execute(Q["insert_flow_key"], (namespace, run.run_id.bytes, run.flow_key, run.id))
+    return True
 
 
 def _begin(cursor: sqlite3.Cursor, namespace: str, event_id: UUID, start: FlowStart, now: int) -> FlowRun:

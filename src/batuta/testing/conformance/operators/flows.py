@@ -7,10 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from batuta.clock import SECOND
-from batuta.errors import UnknownEvent
-from batuta.ids import new_run_id
+from batuta.errors import UnknownEvent, UnknownSchedule
+from batuta.ids import RunId, new_run_id
 from batuta.journal.audit import Act, ActFilter, Verb
 from batuta.journal.flows.records import (
     EventFilter,
@@ -18,10 +19,12 @@ from batuta.journal.flows.records import (
     FlowFilter,
     FlowRow,
     FlowRunFilter,
+    FlowSchedule,
     FlowStart,
     NewEvent,
 )
 from batuta.journal.records import IfExists, RunFilter
+from batuta.journal.schedules import ScheduleRow
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import MakeStore, new_run
 
@@ -40,6 +43,10 @@ def event(external_id: str | None = None, **given: Any) -> EventRow:
 
 def start(workflow_id: UUID, **options: Any) -> FlowStart:
     return FlowStart(workflow_id, new_run(**options))
+
+
+def counted(workflow_id: UUID, key: str, room: int, **options: Any) -> FlowStart:
+    return FlowStart(workflow_id, new_run(flow_key=key, **options), room)
 
 
 async def count(store: Store) -> int:
@@ -96,6 +103,43 @@ class FlowsConformance:
         active = await store.active_flows("overdue")
         assert sorted(one.workflow_id for one in active) == sorted([second.workflow_id, other.workflow_id])
         assert await store.active_flows("another") == []
+
+    async def test_a_flow_is_written_with_its_schedule_or_not_at_all(self, store: Store) -> None:
+        made = flow()
+        planned = FlowSchedule("s", ScheduleRow(id="s", spec='{"when":1}', next_at=5))
+        assert await store.put_flow(made, schedule=planned)
+        first = (await store.schedule("s")).schedule
+        assert (first.spec, first.next_at, first.paused) == ('{"when":1}', 5, False)
+        assert await store.put_schedule(structs.replace(first, paused=True, reason="holiday"), first.revision)
+        later = FlowSchedule("s", ScheduleRow(id="s", spec='{"when":2}', next_at=9))
+        assert not await store.put_flow(made, 1, schedule=later)
+        assert not await store.put_flow(flow(), schedule=FlowSchedule("s"))
+        assert (await store.schedule("s")).schedule.next_at == 5
+        read = await store.flow(made.workflow_id)
+        assert read is not None
+        assert await store.put_flow(read, read.revision, schedule=later)
+        second = (await store.schedule("s")).schedule
+        assert (second.spec, second.next_at, second.paused, second.reason) == ('{"when":2}', 9, True, "holiday")
+        assert second.revision > first.revision + 1
+        assert await store.put_flow(read, read.revision + 1)
+        assert (await store.schedule("s")).schedule == second
+        assert await store.put_flow(read, read.revision + 2, schedule=FlowSchedule("s"))
+        with pytest.raises(UnknownSchedule):
+            await store.schedule("s")
+        assert await store.put_flow(read, read.revision + 3, schedule=FlowSchedule("s"))
+
+    async def test_flows_that_changed_are_found_by_the_time_of_their_last_write(self, store: Store) -> None:
+        made = [flow(name) for name in "abc"]
+        for one in made:
+            await store.put_flow(one)
+            store.shift_clock(1)
+        rows = await store.changed_flows(0)
+        assert [row.name for row in rows] == ["a", "b", "c"]
+        assert [row.name for row in await store.changed_flows(rows[1].updated_at)] == ["b", "c"]
+        assert [row.name for row in await store.changed_flows(0, 1)] == ["a"]
+        assert await store.put_flow(rows[0], rows[0].revision)
+        assert [row.name for row in await store.changed_flows(0)] == ["b", "c", "a"]
+        assert await store.changed_flows((await store.now()) + 60 * SECOND) == []
 
     async def test_flows_are_listed_by_name_and_filtered(self, store: Store) -> None:
         for name, version, more in (("b", 1, {}), ("a", 1, {"published_at": 5}), ("b", 2, {"is_active": True})):
@@ -265,3 +309,87 @@ class EventsConformance:
         assert await store.open_runs("wait:b:", 9) == [runs["wait:b:1"].run_id]
         assert await store.open_runs("wait:", 1) == [runs["wait:b:1"].run_id]
         assert await store.open_runs("nothing", 9) == []
+
+    async def test_no_more_runs_of_a_key_begin_than_there_is_room_for(self, store: Store) -> None:
+        workflow_id, sent = new_run_id(), [event() for _ in range(5)]
+        runs = [counted(workflow_id, "ana", 2) for _ in sent]
+        in_one = [NewEvent(event=one, starts=[run]) for one, run in zip(sent[:3], runs, strict=False)]
+        assert [one.is_new for one in await store.accept_events(in_one)] == [True, True, True]
+        assert await count(store) == 2
+        assert await store.counted_runs("ana") == [one.run.run_id for one in runs[:2]]
+        assert await store.counted_runs("rui") == []
+        assert await store.flow_runs(FlowRunFilter(event_ids=(sent[2].event_id,))) == []
+        act = Act(actor="eve", verb=Verb.TERMINATE)
+        await store.terminate_runs([runs[0].run.run_id], "over", act)
+        assert await store.counted_runs("ana") == [runs[1].run.run_id]
+        await store.accept_events([NewEvent(event=sent[3], starts=[runs[3], counted(new_run_id(), "rui", 1)])])
+        await store.accept_events([NewEvent(event=sent[4], starts=[runs[4], start(new_run_id(), flow_key="ana")])])
+        assert await count(store) == 5
+        assert await store.counted_runs("ana") == [runs[1].run.run_id, runs[3].run.run_id]
+
+    async def test_an_event_that_is_written_again_counts_no_run_twice(self, store: Store) -> None:
+        run = counted(new_run_id(), "ana", 2)
+        came = NewEvent(event=event("1"), starts=[run])
+        for _ in range(3):
+            await store.accept_events([came])
+        await store.accept_events([NewEvent(event=event("1"), starts=[counted(new_run_id(), "ana", 2)])])
+        assert await store.counted_runs("ana") == [run.run.run_id]
+        await store.accept_events([NewEvent(event=event(), starts=[counted(new_run_id(), "ana", 2)])])
+        assert await count(store) == 2
+
+    async def test_events_of_one_key_at_the_same_moment_begin_one_run(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        stores = [store, await make_store(), await make_store()]
+        keys = [f"k{n}" for n in range(6)]
+        await asyncio.gather(
+            *(
+                one.accept_events(
+                    [NewEvent(event=event(), starts=[counted(new_run_id(), key, 1)]) for key in keys[::order]]
+                )
+                for _ in range(3)
+                for one, order in zip(stores, (1, -1, 1), strict=True)
+            )
+        )
+        assert await count(store) == len(keys)
+
+    async def test_a_debounced_run_is_counted_once_and_joined_when_there_is_no_room(self, store: Store) -> None:
+        workflow_id = new_run_id()
+        for number in range(3):
+            run = counted(workflow_id, "ana", 1, debounce="k", delay=60 * SECOND, start=f'{{"value":[{number}]}}')
+            assert (await store.accept_events([NewEvent(event=event(), starts=[run])]))[0].is_new
+        assert await count(store) == 1
+        [run_id] = await store.counted_runs("ana")
+        [message] = (await store.load(run_id)).messages
+        assert "2" in message.body
+        other = counted(workflow_id, "ana", 1, debounce="k2", delay=60 * SECOND)
+        plain = start(new_run_id())
+        assert (await store.accept_events([NewEvent(event=event(), starts=[other, plain])]))[0].is_new
+        assert await store.counted_runs("ana") == [run_id]
+        assert await count(store) == 2
+
+
+class PlacedEventsConformance:
+    """A debounced start that says which run is to do its work is written for that run alone."""
+
+    async def test_a_debounced_start_for_another_run_than_the_one_that_waits_is_not_written(self, store: Store) -> None:
+        workflow_id = new_run_id()
+
+        def debounced(instead: RunId | None = None) -> FlowStart:
+            made = start(workflow_id, debounce="k", delay=60 * SECOND)
+            made.run.instead = instead or made.run.run_id
+            return made
+
+        alone, came = debounced(new_run_id()), event("1")
+        [refused] = await store.accept_events([NewEvent(event=came, starts=[alone])])
+        own = alone.run.run_id
+        assert (refused.is_new, refused.is_stale, refused.waits) == (False, True, {own: own})
+        first = debounced()
+        assert (await store.accept_events([NewEvent(event=event(), starts=[first])]))[0].is_new
+        second = debounced()
+        [refused] = await store.accept_events([NewEvent(event=came, starts=[second])])
+        assert (refused.is_stale, refused.waits) == (True, {second.run.run_id: first.run.run_id})
+        assert await store.event(came.event_id) is None
+        right = debounced(first.run.run_id)
+        assert (await store.accept_events([NewEvent(event=came, starts=[right])]))[0].is_new
+        assert await count(store) == 1

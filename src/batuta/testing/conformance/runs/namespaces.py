@@ -144,7 +144,8 @@ async def furnish(store: Store, ids: dict[str, RunId]) -> Scene:
     await store.put_documents("k", {"a": word}, HOUR)
     await change_partner(scene)
     assert await store.put_flow(flow_row(word, is_active=True, published_at=5))
-    begun = FlowStart(FLOW, replace(new(scene, "ready"), run_id=new_run_id(), id="of the first event"))
+    first = replace(new(scene, "ready"), run_id=new_run_id(), id="of the first event", flow_key="k")
+    begun = FlowStart(FLOW, first, 5)
     await store.accept_events([NewEvent(event=event_row(word), starts=[begun])])
     await store.accept_events([NewEvent(event=event_row(word, event_id=UUID(int=9), external_id="old"))])
     await store.put_subscription(SubscriptionRow(name="mail", topic="orders"))
@@ -439,13 +440,13 @@ def event_row(word: str, **more: Any) -> EventRow:
 
 async def accept_events(scene: Scene) -> object:
     """One that the other namespace has, by its id and by its name, and a new one with a run."""
-    run = replace(new(scene, "done"), run_id=new_run_id(), id="of an event")
+    run = replace(new(scene, "done"), run_id=new_run_id(), id="of an event", flow_key="k")
     made = event_row(scene.word, event_id=new_run_id(), external_id=None)
     accepted = await scene.store.accept_events(
         [
             NewEvent(event=event_row(scene.word)),
             NewEvent(event=event_row(scene.word, event_id=UUID(int=3))),
-            NewEvent(event=made, flows=[FLOW], starts=[FlowStart(FLOW, run)]),
+            NewEvent(event=made, flows=[FLOW], starts=[FlowStart(FLOW, run, 5)]),
         ]
     )
     return [(one.event.payload, one.is_new, one.is_stale) for one in accepted]
@@ -525,6 +526,7 @@ VERBS: dict[str, Sequence[Callable[[Scene], Awaitable[object]]]] = {
     "put_flow": [lambda s: s.store.put_flow(flow_row(s.word, workflow_id=UUID(int=5), version=2, is_active=True))],
     "flow": [lambda s: s.store.flow(FLOW)],
     "flows": [lambda s: s.store.flows(FlowFilter())],
+    "changed_flows": [lambda s: s.store.changed_flows(0)],
     "active_flows": [lambda s: s.store.active_flows("happened")],
     "accept_events": [accept_events],
     "start_flow_run": [start_flow_run],
@@ -536,6 +538,7 @@ VERBS: dict[str, Sequence[Callable[[Scene], Awaitable[object]]]] = {
         lambda s: s.store.flow_runs(FlowRunFilter(event_ids=(EVENT,))),
     ],
     "prune_events": [prune_events],
+    "counted_runs": [lambda s: s.store.counted_runs("k")],
     "open_runs": [lambda s: s.store.open_runs("p", 9)],
     "publish_messages": [lambda s: publish(s, "another")],
     "put_subscription": [lambda s: s.store.put_subscription(SubscriptionRow(name="books", topic="orders"))],

@@ -1,0 +1,2 @@
+-- Workers look for flows that were written since they looked.
+CREATE INDEX flows_changed ON flows (namespace, updated_at, workflow_id);
