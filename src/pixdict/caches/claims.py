@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from batuta.cache import Cache, Entity, MemberSet
 from batuta.clock import as_datetime
+from pixdict.connect.keys.models import ClaimRow
+from pixdict.dict.claims import POSSESSION_PERIOD, ClaimType, Role
 
 BY_ID = "dict:claim:id:{claim_id}"
 STATUS = "dict:claim:status:{claim_id}"
@@ -23,8 +25,8 @@ _WHOLE: Final = ""
 """A member of the index that no claim is called: the others are all the claims of the entry."""
 
 
-class CachedClaim(Struct, frozen=True, kw_only=True):
-    """A claim, with the fields of document C."""
+class CachedClaim(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A claim, with the fields of document C, and more that our API shows."""
 
     id: str
     workflow_id: str
@@ -33,13 +35,47 @@ class CachedClaim(Struct, frozen=True, kw_only=True):
     claimer_ispb: str
     owner_ispb: str
     status: str
-    expires_at: datetime
-    completion_period_days: int
+    expires_at: datetime | None = None
+    completion_period_days: int | None = None
+    external_id: str = ""
+    """The directory's."""
+    side: str = ""
+    type: str = ""
+    key_type: str = ""
+    key_value: str = ""
+    created_at: datetime | None = None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, row: ClaimRow, entry_id: str = "") -> CachedClaim:
+        claim = row.claim
+        return cls(
+            id=row.id,
+            workflow_id=run_of(row),
+            entry_id=entry_id,
+            claimer_ispb="" if claim is None else claim.claimer_account.participant,
+            owner_ispb=row.donor,
+            status=row.status,
+            expires_at=row.expires_at,
+            completion_period_days=POSSESSION_PERIOD.days if claim and claim.type == ClaimType.OWNERSHIP else None,
+            external_id=row.directory_id,
+            side=row.side,
+            type="" if claim is None else claim.type,
+            key_type="" if claim is None else claim.key_type,
+            key_value=row.key,
+            created_at=row.created_at,
+            problem=row.problem,
+        )
 
     def status_at(self, now: datetime) -> str:
         """EXPIRED for one whose time is over, otherwise its status."""
         waits = self.status not in ENDED and self.status != "CONFIRMED"
-        return EXPIRED if waits and self.expires_at <= now else self.status
+        return EXPIRED if waits and self.expires_at is not None and self.expires_at <= now else self.status
+
+
+def run_of(row: ClaimRow) -> str:
+    """The id of the run that a claim is."""
+    return f"answer-{row.directory_id}" if row.side == Role.DONOR else f"claim-{row.id}"
 
 
 Load = Callable[[], Awaitable[CachedClaim | None]]

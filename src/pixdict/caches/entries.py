@@ -9,14 +9,16 @@ from datetime import datetime
 from msgspec import Struct
 
 from batuta.cache import Cache, Entity
+from pixdict.connect.keys.models import EntryRow
+from pixdict.dict.entries import Entry
 
 BY_ID = "dict:entry:id:{entry_id}"
 BY_KEY = "dict:entry:key:{key_type}:{key_value}"
 LIFETIME = 300.0
 
 
-class CachedEntry(Struct, frozen=True, kw_only=True):
-    """An entry, with the fields of document C."""
+class CachedEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry, with the fields of document C, and more that our API shows."""
 
     id: str
     key_type: str
@@ -25,6 +27,25 @@ class CachedEntry(Struct, frozen=True, kw_only=True):
     account_number: str
     status: str
     created_at: datetime
+    entry: Entry | None = None
+    cid: str = ""
+    problem: str = ""
+
+    @classmethod
+    def of(cls, row: EntryRow) -> CachedEntry:
+        entry = row.entry
+        return cls(
+            id=row.id,
+            key_type=entry.key_type,
+            key_value=entry.key or "",
+            account_ispb=entry.account.participant,
+            account_number=entry.account.account_number,
+            status=row.status,
+            created_at=row.created_at or entry.account.opening_date,
+            entry=entry,
+            cid=row.cid,
+            problem=row.problem,
+        )
 
 
 Load = Callable[[], Awaitable[CachedEntry | None]]

@@ -17,6 +17,7 @@ from batuta.server import Page, Route, Server
 from pixdict.connect.keys.requests import RESPONSES, Response
 from pixdict.core.claims import claim_routes
 from pixdict.core.keys import key_routes
+from pixdict.core.lookups import lookup_routes
 from pixdict.core.service import Core
 from pixdict.directory.server import listen
 
@@ -27,7 +28,7 @@ _RETRY = Retry(attempts=5, first=0.2, factor=2.0, longest=5.0)
 def core_server(core: Core, *, pages: Sequence[Page | Route | BaseRoute] = (), **options: Any) -> Server:
     """The server with the routes of keys and claims: they need its API keys and scopes. `options` are those of
     `batuta.server.Server`. Close it, and `core`, at the end."""
-    return Server(core.client, pages=[*key_routes(core), *claim_routes(core), *pages], **options)
+    return Server(core.client, pages=[*key_routes(core), *claim_routes(core), *lookup_routes(core), *pages], **options)
 
 
 def core_app(core: Core, *, pages: Sequence[Page | Route | BaseRoute] = (), **options: Any) -> Starlette:

@@ -63,19 +63,15 @@ class Claims:
         found = await self._core.claim(call.id)
         if found.value is None:
             raise refused(404, "claim_not_found", f"there is no claim {call.id[:100]!r}")
-        return Answer(body=await self._view(found.value), headers=found.headers)
+        return Answer(body=ClaimView.of(found.value), headers=found.headers)
 
     async def list(self, call: Call) -> Answer:
         """The newest first."""
         query: ClaimsQuery = call.query
         found = await self._core.claims(status=query.status, side=query.side, key=query.key_value, **before_of(query))
         rows = found.value
-        listed = ClaimList(claims=[ClaimView.of(row, None) for row in rows], cursor=cursor_of(rows, query.limit))
+        listed = ClaimList(claims=[ClaimView.of(row) for row in rows], cursor=cursor_of(rows, query.limit))
         return Answer(body=listed, headers=found.headers)
-
-    async def _view(self, row: ClaimRow) -> ClaimView:
-        entry = (await self._core.entry(row.key)).value if row.key else None
-        return ClaimView.of(row, None if entry is None else entry.id)
 
     async def confirm(self, call: Call) -> Answer:
         """The donor's owner agrees."""

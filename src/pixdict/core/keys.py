@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from batuta.resilience.degradation import Reading
 from batuta.server import Answer, Call, Repeat, Route, route
 from pixdict.connect.keys import EntryChange, EntryStatus
-from pixdict.connect.keys.models import EntryRow, How, Outcome
+from pixdict.connect.keys.models import How, Outcome
 from pixdict.core.outcomes import refusal_of, refused
 from pixdict.core.requests import (
     PageQuery,
@@ -105,7 +104,7 @@ class Keys:
     async def get(self, call: Call) -> Answer:
         """By our id, or by the value of the key."""
         await self._core.admit_read()
-        found: Reading[EntryRow | None] = await self._core.entry(call.id)
+        found = await self._core.entry(call.id)
         if found.value is None:
             raise refused(404, "entry_not_found", "there is no entry of that id or key")
         return Answer(body=EntryView.of(found.value), headers=found.headers)

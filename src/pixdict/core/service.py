@@ -12,10 +12,12 @@ from batuta import Batuta, BreakerOpen
 from batuta.bus import Message
 from batuta.errors import StoreUnavailable
 from batuta.ids import new_secret
-from batuta.resilience import EdgeLimit, breaker
-from batuta.resilience.degradation import AWAY, Reading, read_from
-from batuta.resilience.idempotency import FastAnswers, Idempotency
+from batuta.resilience import breaker
+from batuta.resilience.degradation import Reading
+from batuta.resilience.idempotency import Idempotency
 from pixdict.bridge.calls import BREAKER
+from pixdict.caches import CachedClaim, CachedEntry, Caches, Limits
+from pixdict.caches.claims import run_of
 from pixdict.connect.keys import EntryChange, EntryStatus, KeyTables, NewClaim, NewEntry
 from pixdict.connect.keys.models import Asked, ClaimAct, ClaimRow, EntryRow, How, Outcome
 from pixdict.connect.keys.requests import (
@@ -31,13 +33,12 @@ from pixdict.connect.keys.requests import (
 )
 from pixdict.connect.keys.tables import ChangedTables
 from pixdict.core.outcomes import CIRCUIT_OPEN, KEY_CONFLICT, refused
+from pixdict.core.reads import Reads
 from pixdict.core.settings import CoreSettings
-from pixdict.core.views import run_of
 from pixdict.core.waiting import Table, Waiters
 from pixdict.dict.claims import Claim, Role
 from pixdict.dict.entries import Entry
-from pixdict.dict.keys import normalised_key
-from pixdict.errors import DatabaseTimeout, InvalidArgument
+from pixdict.errors import InvalidArgument
 
 log = logging.getLogger("pixdict.core")
 
@@ -57,24 +58,26 @@ class Core:
         settings: CoreSettings,
         *,
         replica: KeyTables | None = None,
-        answers: FastAnswers | None = None,
+        caches: Caches | None = None,
     ) -> None:
-        """`replica`: where entries and claims are read while the database is away. `answers`: a faster look at answers
-        to idempotency keys, as of `batuta.resilience.idempotency.Idempotency`."""
+        """`replica`: where entries and claims are read while the database is away. `caches`: entries, claims, answers
+        to idempotency keys and limits are looked at there first, and keys of others can be looked up. They are closed
+        after the core."""
         self.client, self.tables, self.settings = client, tables, settings
+        self.lookups = None if caches is None else caches.lookups
+        if caches is not None and tables.watch is None:
+            tables.watch = caches.rows(tables)
         self.waiters = Waiters(tables, settings.poll)
         self.once = Idempotency(
-            client.namespace.requests, lock=settings.lock, keep=settings.keep, wait=settings.wait + 5, answers=answers
+            client.namespace.requests,
+            lock=settings.lock,
+            keep=settings.keep,
+            wait=settings.wait + 5,
+            answers=None if caches is None else caches.answers(settings.keep),
         )
         self._breaker = breaker(BREAKER, watch=True, on_refusal="fail")
-        self._limits = {
-            operation: EdgeLimit(client, f"core.{operation}", rates=list(rates))
-            for operation, rates in settings.limits.items()
-        }
-        self._read_entry = _reader(self._entry_of, tables, replica)
-        self._read_entries = _reader(KeyTables.entries, tables, replica)
-        self._read_claim = _reader(KeyTables.claim, tables, replica)
-        self._read_claims = _reader(KeyTables.claims, tables, replica)
+        self._limits = Limits(client, None if caches is None else caches.cache, rates=settings.limits)
+        self._reads = Reads(tables, replica, None if caches is None else (caches.entries, caches.claims))
 
     async def close(self) -> None:
         """Nobody waits any more."""
@@ -84,8 +87,8 @@ class Core:
 
     async def admit(self, operation: str) -> None:
         """Count a request of the participant. Raises LimitReached, with the seconds to wait."""
-        if (limit := self._limits.get(operation)) is not None:
-            await limit.admit(ispb=self.settings.participant, operation=operation)
+        if operation in self.settings.limits:
+            await self._limits.admit(operation, self.settings.participant)
 
     async def admit_read(self) -> None:
         """As `admit`, for reads: while the store is away, where the limit is counted, they go on without it."""
@@ -229,45 +232,22 @@ class Core:
 
     # -- reading
 
-    async def entry(self, key: str) -> Reading[EntryRow | None]:
+    async def entry(self, key: str) -> Reading[CachedEntry | None]:
         """By our id, or by the value of the key."""
-        found: Reading[EntryRow | None] = await self._read_entry(key)
-        return found
+        return await self._reads.entry(key)
 
-    @staticmethod
-    async def _entry_of(tables: KeyTables, key: str) -> EntryRow | None:
-        return await tables.entry(key) or await tables.entry_of_key(normalised_key(key))
-
-    async def entries(self, **wanted: Any) -> Reading[list[EntryRow]]:
+    async def entries(self, **wanted: Any) -> Reading[list[CachedEntry]]:
         """The newest first."""
-        found: Reading[list[EntryRow]] = await self._read_entries(**wanted)
-        return found
+        return await self._reads.entries(**wanted)
 
-    async def claim(self, id: str) -> Reading[ClaimRow | None]:
+    async def claim(self, id: str) -> Reading[CachedClaim | None]:
         """By our id."""
-        found: Reading[ClaimRow | None] = await self._read_claim(id)
-        return found
+        return await self._reads.claim(id)
 
-    async def claims(self, **wanted: Any) -> Reading[list[ClaimRow]]:
+    async def claims(self, **wanted: Any) -> Reading[list[CachedClaim]]:
         """The newest first."""
-        found: Reading[list[ClaimRow]] = await self._read_claims(**wanted)
-        return found
+        return await self._reads.claims(**wanted)
 
 
 def _reused(id: str) -> Exception:
     return refused(409, "idempotency_key_reused", f"the idempotency key was used for {id}", KEY_CONFLICT)
-
-
-def _reader(read: Callable[..., Awaitable[Any]], primary: KeyTables, replica: KeyTables | None) -> Any:
-    """Reads from the replica while the primary is away, if there is one."""
-
-    async def first(*args: Any, **wanted: Any) -> Any:
-        return await read(primary, *args, **wanted)
-
-    async def second(*args: Any, **wanted: Any) -> Any:
-        return await read(replica, *args, **wanted)
-
-    async def alone(*args: Any, **wanted: Any) -> Reading[Any]:
-        return Reading(value=await first(*args, **wanted), source="primary")
-
-    return alone if replica is None else read_from(first, second, errors=(*AWAY, DatabaseTimeout))

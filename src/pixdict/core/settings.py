@@ -6,15 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from pixdict.caches.limits import LIMITS
 from pixdict.dict.headers import ISPB
 from pixdict.errors import InvalidArgument
-
-LIMITS: Mapping[str, Sequence[str]] = {
-    "CreateEntry": ("100/min", "1000/h"),
-    "CreateClaim": ("50/min", "500/h"),
-    "GetEntry": ("500/min",),
-}
-"""Requests of an ISPB by operation, as document C wants them."""
 
 
 class CoreSettings(Struct, frozen=True, kw_only=True):

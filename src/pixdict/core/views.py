@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from pixdict.connect.keys.models import ClaimRow, EntryRow
-from pixdict.dict.claims import POSSESSION_PERIOD, Claim, ClaimType, Role
+from pixdict.caches import CachedClaim, CachedEntry
+from pixdict.dict.claims import Claim
 from pixdict.dict.entries import Account, Entry, Moment, Person
 
 Key = Annotated[str, Meta(max_length=200)] | None
@@ -132,20 +132,21 @@ class EntryView(Struct, frozen=True, kw_only=True):
     """Why it failed, or why the last request for it did."""
 
     @classmethod
-    def of(cls, row: EntryRow) -> EntryView:
-        entry = row.entry
+    def of(cls, cached: CachedEntry) -> EntryView:
+        entry = cached.entry
+        assert entry is not None  # noqa: S101 - `CachedEntry.of` gives it
         return cls(
-            id=row.id,
-            key_type=entry.key_type,
-            key_value=entry.key or "",
-            account_ispb=entry.account.participant,
-            account_number=entry.account.account_number,
-            status=row.status,
-            created_at=row.created_at or entry.account.opening_date,
+            id=cached.id,
+            key_type=cached.key_type,
+            key_value=cached.key_value,
+            account_ispb=cached.account_ispb,
+            account_number=cached.account_number,
+            status=cached.status,
+            created_at=cached.created_at,
             account=AccountBody.of(entry.account),
             owner=PersonBody.of(entry.owner),
-            cid=row.cid,
-            problem=row.problem,
+            cid=cached.cid,
+            problem=cached.problem,
         )
 
 
@@ -180,26 +181,9 @@ class ClaimView(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     @classmethod
-    def of(cls, row: ClaimRow, entry_id: str | None) -> ClaimView:
-        claim = row.claim
-        ownership = claim is not None and claim.type == ClaimType.OWNERSHIP
-        return cls(
-            id=row.id,
-            external_id=row.directory_id,
-            workflow_id=run_of(row),
-            entry_id=entry_id,
-            side=row.side,
-            type="" if claim is None else claim.type,
-            key_type="" if claim is None else claim.key_type,
-            key_value=row.key,
-            claimer_ispb="" if claim is None else claim.claimer_account.participant,
-            owner_ispb=row.donor,
-            status=row.status,
-            expires_at=row.expires_at,
-            completion_period_days=POSSESSION_PERIOD.days if ownership else None,
-            created_at=row.created_at,
-            problem=row.problem,
-        )
+    def of(cls, cached: CachedClaim) -> ClaimView:
+        found = {name: getattr(cached, name) for name in cls.__struct_fields__}
+        return cls(**found | {"entry_id": cached.entry_id or None})
 
 
 class ClaimList(Struct, frozen=True, kw_only=True):
@@ -207,11 +191,6 @@ class ClaimList(Struct, frozen=True, kw_only=True):
 
     claims: list[ClaimView]
     cursor: str | None
-
-
-def run_of(row: ClaimRow) -> str:
-    """The id of the run that a claim is."""
-    return f"answer-{row.directory_id}" if row.side == Role.DONOR else f"claim-{row.id}"
 
 
 def cursor_of(rows: list[Any], limit: int) -> str | None:

@@ -24,31 +24,31 @@ class Waiters:
 
     def __init__(self, tables: KeyTables, poll: float) -> None:
         self._tables, self._poll = tables, poll
-        self._waiting: dict[str, tuple[Waiting, asyncio.Future[Outcome]]] = {}
+        self._waiting: dict[str, tuple[Waiting, list[asyncio.Future[Outcome]]]] = {}
         self._looking: asyncio.Task[None] | None = None
 
     @contextmanager
     def expect(self, table: Table, id: str, request: str) -> Iterator[asyncio.Future[Outcome]]:
         """The outcome of a request that is about to be published."""
-        found = self._waiting.get(request)
-        if found is not None:  # the same request came twice
-            yield found[1]
-            return
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiting[request] = ((table, id), future)
+        _, futures = self._waiting.setdefault(request, ((table, id), []))  # the same request may come twice
+        futures.append(future)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="pixdict-outcomes")
         try:
             yield future
         finally:
-            self._waiting.pop(request, None)
+            futures.remove(future)
+            if not futures:
+                self._waiting.pop(request, None)
             future.cancel()
 
     def tell(self, outcome: Outcome) -> None:
         """It has ended."""
-        found = self._waiting.get(outcome.request)
-        if found is not None and not found[1].done():
-            found[1].set_result(outcome)
+        _, futures = self._waiting.get(outcome.request, (None, ()))
+        for future in futures:
+            if not future.done():
+                future.set_result(outcome)
 
     async def close(self) -> None:
         """Nobody is told any more."""
@@ -61,8 +61,8 @@ class Waiters:
         while self._waiting:
             await asyncio.sleep(self._poll)
             tables: dict[Table, list[str]] = {"dict_entries": [], "dict_claims": []}
-            for (table, id), future in self._waiting.values():
-                if not future.done():
+            for (table, id), futures in self._waiting.values():
+                if not all(future.done() for future in futures):
                     tables[table].append(id)
             for table, ids in tables.items():
                 try:

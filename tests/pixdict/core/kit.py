@@ -13,7 +13,9 @@ import httpcore2
 from msgspec.structs import replace
 
 from batuta import Batuta, connect
+from batuta.cache import RedisOptions, open_cache
 from pixdict.bridge import Bridge, BridgeClient, BridgeSettings, serve
+from pixdict.caches import Caches, open_caches
 from pixdict.connect.database import open_database
 from pixdict.connect.keys import KeyTables, keys_worker
 from pixdict.core import Core, CoreSettings, core_worker, serve_core
@@ -21,6 +23,7 @@ from pixdict.directory import Directory
 from tests.pixdict.directory.kit import CPF, PHONE, A, B, Bank
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+QUICK = RedisOptions(pool_size=20, min_idle=1)
 SETTINGS = CoreSettings(participant=A, limits={}, poll=0.05)
 
 
@@ -45,6 +48,8 @@ class Stand:
     speaks: BridgeClient
     tables: KeyTables
     core: Core
+    caches: Caches | None = None
+    redis: str = ""
     url: str
 
     def __init__(self, pool: httpcore2.AsyncConnectionPool) -> None:
@@ -121,22 +126,30 @@ async def stand(
     call_timeout: float = 20.0,
     wrap: Callable[[KeyTables], KeyTables] = lambda tables: tables,
     replica: str = "",
+    redis: str = "",
     worker: bool = True,
     **keys: Any,
 ) -> AsyncIterator[Stand]:
-    """`bridge`: settings of the Bridge. `keys`: of the worker of connect. `wrap`: its tables, with faults."""
+    """`bridge`: settings of the Bridge. `keys`: of the worker of connect. `wrap`: its tables, with faults.
+    `redis`: with it, everything has caches."""
     told = {"attempts": 1, "participant": A, **(bridge or {})}
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(httpcore2.AsyncConnectionPool())
         made = Stand(pool)
+        made.redis = redis
         made.directory = await stack.enter_async_context(Directory.serve(path=path / "directory.db"))
-        made.client = await stack.enter_async_context(connect(url, migrate=True))
+        cache = await stack.enter_async_context(await open_cache(redis, options=QUICK)) if redis else None
+        states = [] if cache is None else [open_caches(cache).workflows]
+        made.client = await stack.enter_async_context(connect(url, migrate=True, middleware=states))
         database = await open_database(url, made.client)
         stack.push_async_callback(database.close)
         made.tables = KeyTables(database)
         given = BridgeSettings(directory=made.directory.url, **told)
-        made.bridge = await stack.enter_async_context(serve(given, made.client, grace=0.5))
+        made.bridge = await stack.enter_async_context(serve(given, made.client, grace=0.5, cache=cache))
         made.speaks = await stack.enter_async_context(BridgeClient(made.bridge.address, timeout=call_timeout))
+        if cache is not None:
+            made.caches = open_caches(cache, made.speaks)
+            made.tables.watch = made.caches.rows(made.tables)
         if worker:
             wrapped = wrap(made.tables)
             working = keys_worker(made.client, made.speaks, wrapped, participant=A, grace=0.5, **keys)
@@ -146,7 +159,7 @@ async def stand(
             other = await open_database(replica)
             stack.push_async_callback(other.close)
             second = KeyTables(other)
-        made.core = Core(made.client, made.tables, settings, replica=second)
+        made.core = Core(made.client, made.tables, settings, replica=second, caches=made.caches)
         await stack.enter_async_context(core_worker(made.core, grace=0.5))
         made.url = await stack.enter_async_context(serve_core(made.core))
         await made.sign_in()

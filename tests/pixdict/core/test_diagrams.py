@@ -10,11 +10,12 @@ from batuta.bus import Message, subscribe
 from batuta.server import Refused
 from batuta.testing.servers import PostgresServer
 from pixdict.bridge import BridgeSettings
+from pixdict.caches import CachedEntry
 from pixdict.connect.database import open_database
 from pixdict.connect.keys import AuditUnavailable, KeyTables
 from pixdict.connect.keys.tables import ChangedTables
 from pixdict.errors import DatabaseTimeout
-from tests.pixdict.core.kit import TRACE, claim, eventually, key, settings, stand
+from tests.pixdict.core.kit import TRACE, claim, eventually, key, settings
 from tests.pixdict.core.kit import account as json_account
 from tests.pixdict.directory.kit import PHONE, A, account
 
@@ -43,7 +44,7 @@ async def status_of(s, id):
 
 
 # covers D-01
-async def test_1_1_exponential_backoff_with_retry(postgres_url, tmp_path):
+async def test_1_1_exponential_backoff_with_retry(stand, postgres_url, tmp_path):
     assert (BridgeSettings(directory="http://x", participant=A).timeout) == 5.0
     async with stand(postgres_url, tmp_path, bridge={"timeout": 1.0}) as s:
         s.directory.faults.add("timeout", operation="createEntry")
@@ -60,7 +61,7 @@ async def test_1_1_exponential_backoff_with_retry(postgres_url, tmp_path):
 
 
 # covers D-02
-async def test_1_2_retry_exhausted_moves_to_the_dead_letters(postgres_url, tmp_path):
+async def test_1_2_retry_exhausted_moves_to_the_dead_letters(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path) as s, alerts(s) as heard:
         await fail(s, 3)
         made = await s.create(traceparent=TRACEPARENT)
@@ -88,7 +89,7 @@ async def now(found):
     return found
 
 
-async def test_2_1_a_closed_breaker_lets_requests_through(postgres_url, tmp_path):
+async def test_2_1_a_closed_breaker_lets_requests_through(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path) as s:
         assert (await s.create()).status == 201
         view = await s.client.breakers.get("bacen")
@@ -96,7 +97,7 @@ async def test_2_1_a_closed_breaker_lets_requests_through(postgres_url, tmp_path
 
 
 # covers D-03
-async def test_2_2_five_failures_open_the_breaker_and_the_next_request_fails_at_once(postgres_url, tmp_path):
+async def test_2_2_five_failures_open_the_breaker_and_the_next_request_fails_at_once(stand, postgres_url, tmp_path):
     assert BridgeSettings(directory="http://x", participant=A).open_for == 60.0
     async with stand(postgres_url, tmp_path, attempts=1) as s:
         await fail(s, 5)
@@ -124,7 +125,7 @@ async def is_open(s):
     return False
 
 
-async def test_2_3_a_half_open_breaker_is_closed_by_the_first_success(postgres_url, tmp_path):
+async def test_2_3_a_half_open_breaker_is_closed_by_the_first_success(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path, attempts=1, bridge={"open_for": 1.0, "failures": 2}) as s:
         await fail(s, 2)
         assert [(await s.create(key(number))).status for number in NUMBERS[:2]] == [502, 502]
@@ -142,7 +143,7 @@ async def test_2_3_a_half_open_breaker_is_closed_by_the_first_success(postgres_u
 
 
 # covers D-04
-async def test_3_1_dead_letters_are_processed_again(postgres_url, tmp_path):
+async def test_3_1_dead_letters_are_processed_again(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path, attempts=1, bridge={"failures": 50}) as s:
         await fail(s, 3)
         said = await asyncio.gather(*(s.create(key(number)) for number in NUMBERS[:3]))
@@ -191,7 +192,7 @@ def broken(part):
 
 
 # covers D-05
-async def test_4_1_a_claim_that_cannot_be_stored_is_cancelled(postgres_url, tmp_path):
+async def test_4_1_a_claim_that_cannot_be_stored_is_cancelled(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path, wrap=broken("donor = ?")) as s:
         s.b.create(at=account(s.b.ispb))
         made = await s.claim(claim())
@@ -206,7 +207,7 @@ async def test_4_1_a_claim_that_cannot_be_stored_is_cancelled(postgres_url, tmp_
 
 
 # covers D-06
-async def test_4_2_a_saga_whose_third_step_fails_is_undone_in_reverse(postgres_url, tmp_path):
+async def test_4_2_a_saga_whose_third_step_fails_is_undone_in_reverse(stand, postgres_url, tmp_path):
     async def audit(event):
         assert (event.type, event.key_type) == ("entry.created", "PHONE")
         raise AuditUnavailable("service unavailable")
@@ -223,7 +224,7 @@ async def test_4_2_a_saga_whose_third_step_fails_is_undone_in_reverse(postgres_u
 
 
 # covers D-07
-async def test_5_1_a_duplicate_gets_the_same_answer(postgres_url, tmp_path):
+async def test_5_1_a_duplicate_gets_the_same_answer(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path) as s:
         first = await s.create(key(idempotency_key="key-123"))
         assert first.status == 201, first
@@ -236,7 +237,7 @@ async def test_5_1_a_duplicate_gets_the_same_answer(postgres_url, tmp_path):
         assert len((await s.ask("GET", "/api/v1/keys")).body["keys"]) == 1
 
 
-async def test_5_1_duplicates_at_once_make_one_entry(postgres_url, tmp_path):
+async def test_5_1_duplicates_at_once_make_one_entry(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path) as s:
         said = await asyncio.gather(*(s.create(Idempotency_Key="key-123") for _ in range(10)))
         assert {one.status for one in said} == {201}
@@ -245,7 +246,7 @@ async def test_5_1_duplicates_at_once_make_one_entry(postgres_url, tmp_path):
 
 
 # covers D-08
-async def test_5_2_the_same_key_with_another_request_is_a_conflict(postgres_url, tmp_path):
+async def test_5_2_the_same_key_with_another_request_is_a_conflict(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path) as s:
         assert (await s.create(key(NUMBERS[0], idempotency_key="key-456"))).status == 201
         other = await s.create(key(NUMBERS[1], idempotency_key="key-456"))
@@ -256,7 +257,7 @@ async def test_5_2_the_same_key_with_another_request_is_a_conflict(postgres_url,
 
 
 # covers D-09
-async def test_6_1_a_slow_directory_gets_the_client_202_and_the_work_goes_on(postgres_url, tmp_path):
+async def test_6_1_a_slow_directory_gets_the_client_202_and_the_work_goes_on(stand, postgres_url, tmp_path):
     slow = {"timeout": 60.0, "call_timeout": 60.0}
     wait = settings(wait=0.5)
     async with stand(postgres_url, tmp_path, settings=wait, bridge=slow, call_timeout=60.0) as s:
@@ -277,7 +278,7 @@ async def test_6_1_a_slow_directory_gets_the_client_202_and_the_work_goes_on(pos
 
 
 # covers D-10
-async def test_6_2_reads_come_from_the_replica_while_the_primary_is_away(postgres_url, tmp_path, caplog):
+async def test_6_2_reads_come_from_the_replica_while_the_primary_is_away(stand, postgres_url, tmp_path, caplog):
     with PostgresServer(settings={"synchronous_commit": "on"}) as primary:  # what was acknowledged stays
         url = primary.create_database()
         async with stand(url, tmp_path, replica=postgres_url) as s:
@@ -290,6 +291,9 @@ async def test_6_2_reads_come_from_the_replica_while_the_primary_is_away(postgre
             await replica.close()
             assert "x-data-source" not in (await s.ask("GET", f"/api/v1/keys/{PHONE}")).headers
             primary.stop("immediate")
+            cached = await s.ask("GET", f"/api/v1/keys/{PHONE}")
+            assert (cached.status, "x-data-source" in cached.headers) == (200, False), "it was read just before"
+            await s.caches.entries.delete(CachedEntry.of(row))
             read = await s.ask("GET", f"/api/v1/keys/{PHONE}")
             assert read.status == 200, read
             assert read.headers["x-data-source"] == "replica"
@@ -307,7 +311,9 @@ async def test_6_2_reads_come_from_the_replica_while_the_primary_is_away(postgre
 
 
 @pytest.mark.parametrize("away", [1, 4])
-async def test_accepted_work_waits_at_the_gate_and_is_done_when_the_directory_is_back(postgres_url, tmp_path, away):
+async def test_accepted_work_waits_at_the_gate_and_is_done_when_the_directory_is_back(
+    stand, postgres_url, tmp_path, away
+):
     quick = settings(wait=0.3)
     async with stand(postgres_url, tmp_path, settings=quick, bridge={"open_for": 1.0, "failures": 1}) as s:
         await fail(s, away)

@@ -93,6 +93,10 @@ class DirectBridge:
         )
         return found
 
+    async def get_claim(self, claim_id: Any) -> ExtendedClaim:
+        found: ExtendedClaim = self._ask("getClaim", value=str(claim_id)).claim
+        return found
+
     async def acknowledge_claim(self, claim_id: Any, *, request_id: Any) -> ExtendedClaim:
         return self._act("acknowledge", claim_id)
 

@@ -279,6 +279,67 @@ async def test_an_act_of_silence_that_comes_too_early_is_tried_again(tmp_path: P
         assert w.bridge.calls.count("cancelClaim") == 4
 
 
+@in_virtual_time
+async def test_a_key_that_a_claim_took_is_ours_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "PORTABILITY")
+        claim_id = opened(w).id
+        w.b.act("acknowledge", claim_id)
+        w.b.act("confirm", claim_id, "USER_REQUESTED")
+        w.bridge.lost = ["completeClaim"]
+        assert await handle.result() == "COMPLETED"
+        row = await w.tables.active_entry(PHONE)
+        there = w.directory.storage.entry(PHONE)
+        assert row is not None
+        assert there is not None
+        assert (row.cid, row.entry.account) == (there.cid, account(A))
+
+
+@in_virtual_time
+async def test_a_duty_that_a_change_has_overtaken_ends_with_the_claim(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        await w.env.run(create_entry, new_entry(), id="create-e-1")
+        claim_id = w.b.claim("PORTABILITY").message.claim.id
+        act = w.bridge.acknowledge_claim
+
+        async def too_late(*given: Any, **fields: Any) -> Any:
+            w.b.act("cancel", claim_id, "USER_REQUESTED")
+            return await act(*given, **fields)
+
+        w.bridge.acknowledge_claim = too_late  # type: ignore[method-assign]
+        await w.later(DAY)
+        handle = await w.env.client.get(f"answer-{claim_id}")
+        assert await handle.result() == "CANCELLED"
+        assert (await state(w, f"donor-{claim_id}"))[0] == "CANCELLED"
+
+
+@in_virtual_time
+async def test_a_duty_is_not_given_up_while_the_directory_is_away_and_a_person_is_told_once(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "PORTABILITY")
+        claim_id = opened(w).id
+        w.b.act("acknowledge", claim_id)
+        w.b.act("confirm", claim_id, "USER_REQUESTED")
+        w.bridge.away = ["completeClaim"] * 7
+        assert await handle.result() == "COMPLETED"
+        assert [one for one in w.alerts if "3 attempts" in one] == w.alerts
+        assert len(w.alerts) == 1
+
+
+@in_virtual_time
+async def test_a_claim_whose_run_was_ended_from_outside_does_not_keep_others_from_theirs(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        await w.env.run(create_entry, new_entry(), id="create-e-1")
+        first = w.b.claim("PORTABILITY").message.claim.id
+        await w.later(DAY)
+        handle = await w.env.client.get(f"answer-{first}")
+        await handle.terminate("by a person")
+        await w.env.run(create_entry, new_entry("e-2", "+5511900000002"), id="create-e-2")
+        second = w.b.claim("PORTABILITY", "+5511900000002").message.claim.id
+        await w.later(DAY)
+        assert await state(w, f"donor-{second}") == ("WAITING_RESOLUTION", "")
+
+
 def test_thirty_days_of_a_claim_pass_in_virtual_time_with_doubles_alone() -> None:
     _, result, reminders, took = thirty_days()
     assert (result, reminders) == ("CANCELLED", 4)

@@ -94,6 +94,7 @@ class Bridge(Protocol):
         modified_after: datetime | None = None,
         limit: int = 0,
     ) -> messages.ListClaimsResponse: ...
+    async def get_claim(self, claim_id: str | UUID) -> ExtendedClaim: ...
     async def acknowledge_claim(self, claim_id: str | UUID, *, request_id: str | UUID) -> ExtendedClaim: ...
     async def confirm_claim(self, claim_id: str | UUID, *, reason: str, request_id: str | UUID) -> ExtendedClaim: ...
     async def cancel_claim(self, claim_id: str | UUID, *, reason: str, request_id: str | UUID) -> ExtendedClaim: ...
@@ -371,6 +372,30 @@ class KeyActivities:
     async def complete(self, claim_id: UUID, request_id: UUID) -> ExtendedClaim:
         """Take the key."""
         return (await self._ask(self._bridge.complete_claim(claim_id, request_id=request_id))).claim
+
+    @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
+    async def read_claim(self, claim_id: UUID) -> ExtendedClaim:
+        """As the directory has it now."""
+        return await self._ask(self._bridge.get_claim(claim_id))
+
+    @activity(retry=DATABASE)
+    async def take_key(self, claim: ExtendedClaim, request_id: UUID) -> None:
+        """Our own row of a key that a claim of ours took. A reconciliation that was quicker gave it the same id."""
+        entry = Entry(key=claim.key, key_type=claim.key_type, account=claim.claimer_account, owner=claim.claimer)
+        row = EntryRow(
+            id=str(request_id),
+            status=EntryStatus.ACTIVE,
+            request_id=str(request_id),
+            entry=entry,
+            cid=cid_of(entry, request_id),
+        )
+        await self._tables.insert_entry(row)
+
+    @activity(retry=DATABASE)
+    async def tell_overdue(self, id: str, problem: str) -> None:
+        """A person must know: the directory does not take what its rules want of us."""
+        payload = {"action": "ActionClaimOverdue", "data": {"claim_id": id, "error": problem, "severity": "CRITICAL"}}
+        await self._publish(EVENTS, payload, key=id, id=activity_info().key, type="claim.overdue")
 
     @activity(retry=DATABASE)
     async def remind(self, id: str, side: str, what: str) -> None:

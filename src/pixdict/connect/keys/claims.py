@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from batuta import Signal, Update, handlers_done, logger, now, saga, uuid, wait_until, workflow
@@ -28,8 +28,8 @@ prove_possession = Signal("prove_possession")
 ENDED = (ClaimStatus.CANCELLED, ClaimStatus.COMPLETED)
 MARGIN = timedelta(minutes=1)
 """After the end of a period: the directory's clock is not ours."""
-_AGAIN = 600.0
-"""Seconds until an act that the directory found too early is tried again."""
+_AGAIN = timedelta(minutes=10)
+"""Until an act that is due, and that the directory did not take, is tried again."""
 CLAIMER_REMINDERS = tuple(timedelta(days=day) for day in (7, 14, 21, 28))
 DONOR_REMINDERS = tuple(timedelta(days=day) for day in (1, 3, 6))
 
@@ -40,6 +40,7 @@ class _Watched:
     def __init__(self, id: str, claim: ExtendedClaim | None = None) -> None:
         self.id, self._claim = id, claim
         self.version = 0
+        self._is_overdue = False
         claim_changed.handle(self.take)
 
         def may_end(_: str) -> None:
@@ -101,6 +102,27 @@ class _Watched:
         await KeyActivities.give_away(claim.key)
         return await self.keep(claim)
 
+    async def due(self, act: Callable[[], Awaitable[object]]) -> None:
+        """Do what the directory's rules want of us by now. It is not given up: after a refusal, which may come of a
+        change that we have not heard of, or when the directory was away for all attempts, a person is told once and it
+        is tried again later, unless the claim has changed."""
+        try:
+            await act()
+            return
+        except (InvalidArgument, NotFound, AttemptsExhausted) as error:
+            problem = str(error)
+        logger.warning("claim %s: %s", self.id, problem)
+        if "PeriodNotEnded" not in problem:
+            if not self._is_overdue:
+                await KeyActivities.tell_overdue(self.id, problem)
+            self._is_overdue = True
+            with suppress(InvalidArgument, NotFound, AttemptsExhausted):
+                before = self.claim
+                self.take(await once_open(lambda: KeyActivities.read_claim(before.id)))
+                if self.claim.status != before.status:
+                    return
+        await self.changes_until(now() + _AGAIN)
+
     async def changes_until(self, moment: datetime) -> None:
         """Until the claim changes, or that time has come."""
         version = self.version
@@ -139,9 +161,9 @@ async def claim_key(new: NewClaim) -> str:
         claim = watched.claim
         completion = begun if claim.completion_period_end is None else claim.completion_period_end + MARGIN
         if proved and claim.status == ClaimStatus.CONFIRMED and now() >= completion:
-            await _unless_too_early(watched, complete=True)
+            await watched.due(lambda: _complete(watched))
         elif not proved and now() >= limit:
-            await _unless_too_early(watched, complete=False)
+            await watched.due(lambda: watched.cancel(Reason.DEFAULT_OPERATION))
         elif not proved and reminders and now() >= reminders[0]:
             reminders.pop(0)
             await KeyActivities.remind(new.id, Role.CLAIMER, "possession is not proved")
@@ -177,19 +199,12 @@ async def _opened(new: NewClaim) -> ExtendedClaim:
     return claim
 
 
-async def _unless_too_early(watched: _Watched, *, complete: bool) -> None:
-    """Complete the claim, or give it up. The directory's clock decides whether it is time."""
-    try:
-        if complete:
-            request_id = uuid()
-            await watched.keep(await once_open(lambda: KeyActivities.complete(watched.claim.id, request_id)))
-        else:
-            await watched.cancel(Reason.DEFAULT_OPERATION)
-    except Refused as error:
-        if "PeriodNotEnded" not in str(error):
-            raise
-        logger.warning("too early: %s", error)
-        await asyncio.sleep(_AGAIN)
+async def _complete(watched: _Watched) -> None:
+    """The key is ours: there, and in our own table."""
+    request_id = uuid()
+    claim = await once_open(lambda: KeyActivities.complete(watched.claim.id, request_id))
+    await KeyActivities.take_key(claim, request_id)
+    await watched.keep(claim)
 
 
 @workflow(fails=REFUSED)
@@ -209,17 +224,16 @@ async def answer_claim(claim: ExtendedClaim) -> str:
     confirm_claim.handle(validator=is_undecided)(watched.confirm)
     watched.acts["confirm"] = watched.confirm
     await KeyActivities.insert_claim(id, Role.DONOR, claim.key, claim.status, str(claim.id), claim_of(claim))
-    if claim.status == ClaimStatus.OPEN:
-        request_id = uuid()
-        await watched.keep(await once_open(lambda: KeyActivities.acknowledge(claim.id, request_id)))
     begun = now()
     reminders = [begun + after for after in DONOR_REMINDERS]
     silence = claim.resolution_period_end + MARGIN
     while watched.claim.status not in ENDED:
-        if watched.claim.status == ClaimStatus.CONFIRMED:
+        if watched.claim.status == ClaimStatus.OPEN:
+            await watched.due(lambda: _acknowledge(watched))
+        elif watched.claim.status == ClaimStatus.CONFIRMED:
             await watched.changes_until(begun + 2 * POSSESSION_PERIOD)
         elif now() >= silence:
-            await _by_silence(watched)
+            await watched.due(lambda: _by_silence(watched))
         elif reminders and now() >= reminders[0]:
             reminders.pop(0)
             await KeyActivities.remind(id, Role.DONOR, "the owner has not answered")
@@ -230,17 +244,16 @@ async def answer_claim(claim: ExtendedClaim) -> str:
     return watched.claim.status
 
 
+async def _acknowledge(watched: _Watched) -> None:
+    request_id = uuid()
+    await watched.keep(await once_open(lambda: KeyActivities.acknowledge(watched.claim.id, request_id)))
+
+
 async def _by_silence(watched: _Watched) -> None:
-    try:
-        if watched.claim.type == ClaimType.OWNERSHIP:
-            await watched.confirm(Reason.DEFAULT_OPERATION)
-        else:
-            await watched.cancel(Reason.DEFAULT_OPERATION)
-    except Refused as error:
-        if "PeriodNotEnded" not in str(error):
-            raise
-        logger.warning("too early: %s", error)
-        await asyncio.sleep(_AGAIN)
+    if watched.claim.type == ClaimType.OWNERSHIP:
+        await watched.confirm(Reason.DEFAULT_OPERATION)
+    else:
+        await watched.cancel(Reason.DEFAULT_OPERATION)
 
 
 def claim_of(claim: ExtendedClaim) -> Claim:

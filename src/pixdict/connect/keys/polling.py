@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 from batuta import Batuta, RunClosed, Schedule, UnknownRun, every, workflow
@@ -9,6 +10,8 @@ from pixdict.connect.keys.activities import Deliver, KeyActivities
 from pixdict.connect.keys.claims import ENDED, answer_claim, claim_changed
 from pixdict.dict.claims import ClaimStatus, ExtendedClaim, Role
 from pixdict.errors import BridgeError, BridgeUnavailable, DatabaseTimeout, InvalidArgument, NotFound, RateLimited
+
+log = logging.getLogger("pixdict.connect")
 
 EXPECTED = [BridgeUnavailable, BridgeError, DatabaseTimeout, InvalidArgument, NotFound, RateLimited]
 """Errors that end one poll. The next slot makes the next one, so they are no dead letters."""
@@ -43,8 +46,8 @@ def deliver_with(client: Batuta, queue: str = "default") -> Deliver:
             else:
                 handle = await client.get(run_id)
                 await handle.signal(claim_changed, claim, message_id=change)
-        except (RunClosed, UnknownRun):
+        except (RunClosed, UnknownRun) as error:  # it must not keep the others from theirs
             if claim.status not in ENDED:
-                raise
+                log.error("claim %s is %s, and no run of it is open: %s", claim.id, claim.status, error)
 
     return deliver

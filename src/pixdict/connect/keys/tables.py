@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct, json
 
@@ -59,10 +59,20 @@ _MOST = 200
 """Ids of one statement."""
 
 
+class Watch(Protocol):
+    """Hears of each row that has changed, after that is durable. It raises nothing. New rows are not told."""
+
+    async def entry_changed(self, row: EntryRow) -> None: ...
+    async def claim_changed(self, row: ClaimRow) -> None: ...
+
+
 class _Writes:
     """The statements that write."""
 
     async def _run(self, statement: str, *values: Any) -> Rows:
+        raise NotImplementedError
+
+    async def _changed(self, row: EntryRow | ClaimRow) -> None:
         raise NotImplementedError
 
     async def insert_entry(self, row: EntryRow) -> bool:
@@ -144,8 +154,11 @@ class _Writes:
         if outcome is not None:
             sets.append("outcome = CASE WHEN request = ? THEN ? ELSE outcome END")
             values += [outcome.request, _text(outcome)]
-        sql = f"UPDATE {table} SET {', '.join([*sets, 'updated_at = ?'])} WHERE id = ?"  # noqa: S608
-        await self._run(sql, *values, _now(), id)
+        columns = _ENTRY if table == "dict_entries" else _CLAIM
+        sql = f"UPDATE {table} SET {', '.join([*sets, 'updated_at = ?'])} WHERE id = ? RETURNING {columns}"  # noqa: S608
+        rows = await self._run(sql, *values, _now(), id)
+        if (row := _entry(rows) if table == "dict_entries" else _claim(rows)) is not None:
+            await self._changed(row)
 
 
 class ChangedTables(_Writes):
@@ -155,6 +168,10 @@ class ChangedTables(_Writes):
         self._transaction = transaction
         self.connection = transaction.connection
         """For `transaction=` of the client; None: the tables are in another database than the bus."""
+        self.changed: list[EntryRow | ClaimRow] = []
+
+    async def _changed(self, row: EntryRow | ClaimRow) -> None:
+        self.changed.append(row)
 
     async def _run(self, statement: str, *values: Any) -> Rows:
         return await self._transaction.run(statement, *values)
@@ -164,8 +181,9 @@ class KeyTables(_Writes):
     """Reads and writes them, each write durable by itself. Methods raise DatabaseTimeout, ConstraintViolation,
     InvalidArgument."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, watch: Watch | None = None) -> None:
         self._database = database
+        self.watch = watch
         self._is_ready = False
 
     async def prepare(self) -> None:
@@ -188,7 +206,19 @@ class KeyTables(_Writes):
         """Writes that are durable together, at the end of the block."""
         await self.prepare()
         async with self._database.transaction() as transaction:
-            yield ChangedTables(transaction)
+            tables = ChangedTables(transaction)
+            yield tables
+        for row in tables.changed:
+            await self._changed(row)
+
+    async def _changed(self, row: EntryRow | ClaimRow) -> None:
+        if self.watch is not None:
+            await (self.watch.entry_changed(row) if isinstance(row, EntryRow) else self.watch.claim_changed(row))
+
+    async def entry_changed(self, id: str) -> None:
+        """A row was written with a statement of others."""
+        if self.watch is not None and (row := await self.entry(id)) is not None:
+            await self.watch.entry_changed(row)
 
     async def entry(self, id: str) -> EntryRow | None:
         """One entry."""

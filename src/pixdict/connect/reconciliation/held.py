@@ -105,7 +105,7 @@ class HeldEntries:
             *(str(EntryStatus.ACTIVE), entry.key or "", cid, json.encode(entry).decode(), self.now(), held.id),
             unchanged_since,
         )
-        return bool(rows)
+        return await self._is_changed(rows)
 
     async def retire(self, held: Held, status: str, unchanged_since: datetime) -> bool:
         """A row that the directory has not any more. Returns False when it changed lately."""
@@ -114,6 +114,11 @@ class HeldEntries:
             " WHERE id = ? AND status = 'ACTIVE' AND cid = ? AND updated_at <= ? RETURNING id",
             *(status, "the directory has no such entry", self.now(), held.id, held.cid, unchanged_since),
         )
+        return await self._is_changed(rows)
+
+    async def _is_changed(self, rows: list[dict[str, Any]]) -> bool:
+        for row in rows:
+            await self._tables.entry_changed(row["id"])
         return bool(rows)
 
     async def ending_of(self, held: Held) -> EntryStatus:
