@@ -107,6 +107,7 @@ ELSEWHERE: Final = {
     "bridge": "bench.bridge:bridge",
     "bus": "bench.bus:bus",
     "cache": "bench.cache:cache",
+    "keys": "bench.keys:keys",
     "idempotent": "bench.idempotent:idempotent",
     "W2-gates": "bench.gates:gates",
     "W5": "bench.asleep:asleep",

@@ -113,8 +113,9 @@ def _around(full: bool) -> Group:
     bridge = Part("bridge", "batuta", seconds=16.0, rounds=1, stores=("sqlite",))
     bus = Part("bus", "batuta", runs=400, rounds=1)
     cache = Part("cache", "batuta", seconds=4.0, rounds=1, stores=("sqlite",))
+    keys = Part("keys", "batuta", seconds=24.0, rounds=1, stores=("pg",))
     gates = Part("W2-gates", "batuta", steps=5, seconds=4.0, rounds=1)
-    parts = (around, served, once, gates, bridge, bus, cache)
+    parts = (around, served, once, gates, bridge, keys, bus, cache)
     return (*parts, Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1)) if full else parts
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from batuta.testing.servers import PostgresServer
 from chaos import (
     blips,
     bugs,
@@ -27,6 +29,7 @@ from chaos import (
     work,
     zombies,
 )
+from chaos.pix import kills, outage
 from chaos.places import StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -73,9 +76,31 @@ def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
         found["recovery races restart, postgres"] = outages.recovery_races_restart
         found["lossy failover, postgres"] = failover.lossy
         found["locked rows, postgres"] = locked.rows
+        found["pixdict, parts killed in turn"] = _keys_under_kills
+        found["pixdict, directory away for a minute"] = _directory_away
     if "sqlite" in kinds:
         found["EIO, ENOSPC, BUSY, sqlite"] = _disk
     return found
+
+
+async def _keys_under_kills(stage: Stage, tally: Tally) -> None:
+    with await _own_server() as server:
+        await each(
+            stage, tally, [partial(kills.sweep, stage.folder("kills"), server.create_database(), kills.Size(), tally)]
+        )
+
+
+async def _directory_away(stage: Stage, tally: Tally) -> None:
+    with await _own_server() as server:
+        await each(
+            stage,
+            tally,
+            [partial(outage.drill, stage.folder("outage"), server.create_database(), outage.Drill(), tally)],
+        )
+
+
+async def _own_server() -> PostgresServer:
+    return await asyncio.to_thread(PostgresServer, fsync=True)
 
 
 async def _kills(kind: StoreKind, stage: Stage, tally: Tally) -> None:

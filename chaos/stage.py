@@ -7,6 +7,7 @@ import itertools
 import random
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -36,6 +37,12 @@ class Stage(Struct):
     long: bool = False
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def folder(self, name: str) -> Path:
+        """A new one beside the logs."""
+        made = self.crew.directory / f"{name}-{self.number()}"
+        made.mkdir()
+        return made
 
     def number(self) -> int:
         return int(next(self._numbers))

@@ -83,16 +83,21 @@ def dev(folder: str | None, **options: Any) -> None:
 @click.option("--attempts", type=click.IntRange(1, 10), default=1, show_default=True,
               help="bridge: calls of the directory for each call; connect makes three attempts itself.")  # fmt: skip
 @click.option("--bridges", default=1, show_default=True, help="bridge: how many speak for it, this one included.")
+@click.option("--open-for", type=click.FloatRange(0.1, 3600), default=60.0, show_default=True,
+              help="bridge: seconds for which the breaker stays open.")  # fmt: skip
 @click.option("--key", help="bridge: a PEM file, to sign with.")
 @click.option("--certificate", help="bridge: a PEM file, of that key.")
 @click.option("--directory-certificate", help="bridge: a PEM file, to verify answers with.")
-@click.option("--bridge", default="127.0.0.1:50051", show_default=True, help="connect: where the Bridge listens.")
+@click.option("--bridge", default="127.0.0.1:50051", show_default=True, help="connect, core: where the Bridge listens.")
 @click.option("--database", default="sqlite:///pixdict.db", show_default=True,
               help="connect: for the tables of monitor and reconciliation.")  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="connect: for Prometheus.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="connect: where they are served.")
 @click.option("--wait", type=click.FloatRange(0, 60), default=25.0, show_default=True,
               help="core: seconds that a request waits for its outcome before it gets 202.")  # fmt: skip
+@click.option(
+    "--limit", "limits", multiple=True, help="core: in place of a usual one: CreateEntry=1000/min. More than once."
+)
 @click.option("--replica", help="core: a database where rows are read while the store is away.")
 @click.option("--path", default="directory.db", show_default=True, help="directory: its SQLite file.")
 def serve(**options: Any) -> None:

@@ -12,19 +12,21 @@ from typing import Any
 
 import click
 from cryptography import x509
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from batuta import Batuta, connect
-from batuta.cache import Cache, open_cache
+from batuta.cache import open_cache
 from batuta.metrics import Metrics, expose
+from batuta.redaction import redact_handlers
 from pixdict.bridge import BridgeClient, BridgeSettings, serve
-from pixdict.caches import open_caches
+from pixdict.caches import LIMITS, Caches, Lookups, open_caches
 from pixdict.connect.database import open_database
 from pixdict.connect.keys import KeyTables
 from pixdict.connect.monitor import metrics
 from pixdict.connect.worker import connect_workers
 from pixdict.core import Core, CoreSettings, core_worker, serve_core
 from pixdict.dict.signatures import Signer
+from pixdict.redaction import REDACTOR
 
 LISTEN = {"bridge": "127.0.0.1:50051", "core": "127.0.0.1:8290", "directory": "127.0.0.1:16522"}
 """Where each role listens unless told."""
@@ -47,6 +49,8 @@ class Options(Struct, frozen=True, kw_only=True):
     redis: str | None = None
     replica: str | None = None
     wait: float = 25.0
+    limits: tuple[str, ...] = ()
+    open_for: float = 60.0
     attempts: int = 1
     path: str = "directory.db"
     metrics_port: int | None = None
@@ -80,11 +84,13 @@ async def _bridge(options: Options) -> None:
         participant=options.participant,
         attempts=options.attempts,
         bridges=options.bridges,
+        open_for=options.open_for,
         signer=_signer(options),
         trusted=_certificate(options.directory_certificate),
     )
     async with AsyncExitStack() as stack:
-        client, cache, _ = await _opened(stack, options)
+        client, caches, _ = await _opened(stack, options)
+        cache = None if caches is None else caches.cache
         address = options.listen or LISTEN["bridge"]
         bridge = await stack.enter_async_context(serve(settings, client, address=address, cache=cache))
         await _until_told(f"bridge of {options.participant} listens at {bridge.address}")
@@ -92,11 +98,11 @@ async def _bridge(options: Options) -> None:
 
 async def _connect(options: Options) -> None:
     async with AsyncExitStack() as stack:
-        client, _, counted = await _opened(stack, options)
+        client, caches, counted = await _opened(stack, options)
         database = await open_database(options.database)
         stack.push_async_callback(database.close)
         bridge = await stack.enter_async_context(BridgeClient(options.bridge))
-        tables = await _tables(stack, options, client)
+        tables = await _tables(stack, options, client, caches)
         working = connect_workers(client, bridge, tables, database, counted.registry, participant=options.participant)
         await stack.enter_async_context(working)
         said = f"connect of {options.participant} works on keys, claims, reconciliation and the monitor"
@@ -108,9 +114,11 @@ async def _connect(options: Options) -> None:
 
 async def _core(options: Options) -> None:
     host, port = options.address
-    settings = CoreSettings(participant=options.participant, wait=options.wait)
+    settings = CoreSettings(
+        participant=options.participant, wait=options.wait, limits={**LIMITS, **_limits(options.limits)}
+    )
     async with AsyncExitStack() as stack:
-        client, _, counted = await _opened(stack, options)
+        client, caches, counted = await _opened(stack, options)
         if not _is_loopback(host) and not await client.api_keys.any():
             raise click.ClickException(
                 f"--listen {host}:{port} would let others in, and there is no API key: make one with "
@@ -121,7 +129,11 @@ async def _core(options: Options) -> None:
             other = await open_database(options.replica)
             stack.push_async_callback(other.close)
             replica = KeyTables(other)
-        core = Core(client, await _tables(stack, options, client), settings, replica=replica)
+        if caches is not None:
+            bridge = await stack.enter_async_context(BridgeClient(options.bridge))
+            caches = structs.replace(caches, lookups=Lookups(caches.cache, bridge))
+        tables = await _tables(stack, options, client, caches)
+        core = Core(client, tables, settings, replica=replica, caches=caches)
         await stack.enter_async_context(core_worker(core))
         try:
             serving = serve_core(core, host=host, port=port, secret=_secret(), metrics=counted)
@@ -131,23 +143,42 @@ async def _core(options: Options) -> None:
         await _until_told(f"core of {options.participant} listens at {url}/api/v1/keys")
 
 
-async def _opened(stack: AsyncExitStack, options: Options) -> tuple[Batuta, Cache | None, Metrics]:
-    """The client, the cache if there is one, and what both are counted by."""
+async def _opened(stack: AsyncExitStack, options: Options) -> tuple[Batuta, Caches | None, Metrics]:
+    """The client, the caches if there is a Redis, and what both are counted by. Personal data stays out of the log."""
+    redact_handlers(REDACTOR)
     counted = metrics()
     around: list[Any] = [counted]
-    cache = None
+    caches = None
     if options.redis is not None:
         cache = await stack.enter_async_context(await open_cache(options.redis, observer=counted.observe_cache))
-        around.append(open_caches(cache).workflows)
+        caches = open_caches(cache)
+        around.append(caches.workflows)
     client = connect(options.store, migrate=True, middleware=around, bus=options.bus)
-    return await stack.enter_async_context(client), cache, counted
+    return await stack.enter_async_context(client), caches, counted
 
 
-async def _tables(stack: AsyncExitStack, options: Options, client: Batuta) -> KeyTables:
-    """Our entries and claims: beside the store, so that a row and its message are durable together."""
+async def _tables(stack: AsyncExitStack, options: Options, client: Batuta, caches: Caches | None) -> KeyTables:
+    """Our entries and claims: beside the store, so that a row and its message are durable together. What changes in
+    them changes in the caches."""
     database = await open_database(options.store, client)
     stack.push_async_callback(database.close)
-    return KeyTables(database)
+    tables = KeyTables(database)
+    tables.watch = None if caches is None else caches.rows(tables)
+    return tables
+
+
+def _limits(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """`CreateEntry=1000/min`, more than once for more than one rate. Raises UsageError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for one in given:
+        operation, mark, rate = one.partition("=")
+        if operation not in LIMITS or not mark:
+            known = ", ".join(LIMITS)
+            raise click.UsageError(
+                f"--limit {one!r}: give OPERATION=RATE, such as CreateEntry=1000/min; one of {known}"
+            )
+        found[operation] = (*found.get(operation, ()), rate)
+    return found
 
 
 async def _until_told(said: str) -> None:

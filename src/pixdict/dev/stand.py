@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from batuta import Batuta, connect
 from batuta.cache import Cache, open_cache
 from batuta.server import Server
 from pixdict.bridge import Bridge, BridgeClient, BridgeSettings, serve
-from pixdict.caches import open_caches
+from pixdict.caches import Lookups, open_caches
 from pixdict.connect.database import Database, open_database
 from pixdict.connect.keys import KeyTables, keys_worker
 from pixdict.connect.keys.page import claims_page, keys_page
@@ -92,7 +92,8 @@ async def stand(folder: Path, options: Options = Options()) -> AsyncIterator[Sta
         address = made.redis_url or "memory://"
         made.cache = await stack.enter_async_context(await open_cache(address, observer=counted.observe_cache))
         wire, made.store = await _wired(stack, options.store or told, ("postgresql", "postgres"), POSTGRES)
-        around = [counted, open_caches(made.cache).workflows]
+        caches = open_caches(made.cache)
+        around = [counted, caches.workflows]
         client = connect(made.store, migrate=True, middleware=around, bus=options.bus)
         made.client = await stack.enter_async_context(client)
         made.bridge = await stack.enter_async_context(
@@ -102,13 +103,15 @@ async def stand(folder: Path, options: Options = Options()) -> AsyncIterator[Sta
         switch = SwitchedDatabase(await open_database(made.store, made.client))
         stack.push_async_callback(switch.close)
         made.tables, made.primary = KeyTables(switch), Primary(wire, switch)
+        made.tables.watch = caches.rows(made.tables)
         replica = await _open_replica(made, stack)
         made.database = f"sqlite:///{folder / 'pixdict.db'}"
         database = await open_database(made.database)
         stack.push_async_callback(database.close)
         await _begin_workers(made, stack, database, counted.registry)
         told_core = CoreSettings(participant=ISPB, wait=options.wait, poll=0.1)
-        made.core = Core(made.client, made.tables, told_core, replica=replica)
+        caches = structs.replace(caches, lookups=Lookups(made.cache, made.speaks))
+        made.core = Core(made.client, made.tables, told_core, replica=replica, caches=caches)
         stack.push_async_callback(made.core.close)
         await stack.enter_async_context(core_worker(made.core, grace=1.0))
         server = core_server(made.core, metrics=counted, pages=_pages(made, database))
