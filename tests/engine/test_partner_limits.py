@@ -368,6 +368,7 @@ async def test_a_key_that_no_store_can_keep_is_a_named_error(key: str) -> None:
         {"rate": "-5/min"},
         {"rate": "0/min"},
         {"rate": "many"},
+        {"rate": ["5/min", "50/h"]},
         {"rates": "5/min"},
         {"rates": ["100/min", "50/h"]},
         {"rates": ["100/min", "200/min"]},

@@ -15,7 +15,9 @@ from batuta.client import Batuta
 from batuta.clock import SECOND, SystemClock
 from batuta.engine.backend.middleware import backend_for
 from batuta.errors import Failed
+from batuta.flows.workflow import Flows
 from batuta.journal.retention import Retention
+from batuta.resilience import breaker, partner_limit
 from batuta.testing.stores import sqlite_store
 from batuta.testing.virtualtime import VirtualClock, VirtualLoop
 
@@ -50,6 +52,11 @@ review = Signal("review", Review)
 delivered = Signal("delivered", str)
 change_address = Update("change_address", str)
 _tries: dict[str, int] = {}
+CARDS = [
+    breaker("card network", failures=8, open_for=30),
+    partner_limit("card network", rates=["60/s", "1000/h"], concurrency=20),
+]
+ISSUER = [breaker("issuer", failures=2, open_for=300), partner_limit("issuer", rate="30/min")]
 
 
 @activity
@@ -58,7 +65,7 @@ async def reserve_funds(order: str, cents: int) -> str:
     return f"hold-{order.rpartition('-')[2]}"
 
 
-@activity(retry=Retry(attempts=5, first=1.5, jitter=0))
+@activity(retry=Retry(attempts=5, first=1.5, jitter=0), gates=CARDS)
 async def charge_card(order: str, cents: int) -> str:
     tries = _tries[order] = _tries.get(order, 0) + 1
     await asyncio.sleep(chance.uniform(0.8, 1.6))
@@ -98,13 +105,13 @@ async def checkout(order: str, cents: int) -> str:
         batuta.publish("stage", "waiting for a review")
         await review.wait()
         batuta.publish("stage", "shipping")
-        await asyncio.gather(run_child(ship, order, id=f"{order}-parcel"), notify_merchant(order, charge))
+        await asyncio.gather(run_child(ship, order, id=f"{batuta.info().id}-parcel"), notify_merchant(order, charge))
     else:
         await notify_merchant(order, charge)
     return f"{charge} for {hold}"
 
 
-@activity(retry=Retry(attempts=2, first=2, jitter=0))
+@activity(retry=Retry(attempts=2, first=2, jitter=0), gates=ISSUER)
 async def pay_back(charge: str) -> str:
     await asyncio.sleep(chance.uniform(0.5, 3))
     if chance.random() < 0.3:
@@ -159,9 +166,34 @@ async def settle(batch: str) -> str:
     return f"settled {batch}"
 
 
+DISPUTE: dict[str, Any] = {
+    "name": "dispute",
+    "description": "Pays small disputes back at once; a person decides about the others.",
+    "trigger_type": "dispute_opened",
+    "steps": [
+        {
+            "key": "large",
+            "type": "condition",
+            "config": {"rule": {"field": "amount", "operator": "greater_than", "value": 100}, "onFalse": "tell"},
+        },
+        {
+            "key": "ask",
+            "type": "approval",
+            "config": {"title": "Pay {{ event.payload.amount }} back to {{ event.payload.customer }}?"},
+        },
+        {"key": "wait", "type": "delay", "config": {"seconds": 2}},
+        {"key": "tell", "type": "action", "config": {"actionType": "webhook"}},
+        {"key": "done", "type": "end"},
+    ],
+}
+_FLOWS = Flows().parts()
+
 APP = App(
-    workflows=[checkout, ship, refund, payout_batch, pix_claim, reconcile],
-    activities=[reserve_funds, charge_card, notify_merchant, pay_back, transfer, compare_ledgers],
+    workflows=[checkout, ship, refund, payout_batch, pix_claim, reconcile, *_FLOWS["workflows"]],
+    activities=[
+        *(reserve_funds, charge_card, notify_merchant, pay_back, transfer, compare_ledgers),
+        *_FLOWS["activities"],
+    ],
     jobs=[send_webhook, settle],
     queues=["default", Queue("webhooks", concurrency=20, key_concurrency=2), Queue("psp-acme", rate="100/s")],
     schedules=[
@@ -193,6 +225,7 @@ async def _live_for_an_hour(file: Path) -> None:
                 await client.start(pix_claim, f"+55 11 9{number:04}-1234", id=f"claim-{7_000 + number}")
             await client.quotas.set("starts_per_second", 500, burst=1_000)
             await client.quotas.set("open_runs", 50)
+            await _disputes(client)
             await _traffic(client)
             await _operators(client)
             await asyncio.sleep(12)
@@ -221,10 +254,20 @@ async def _traffic(client: Batuta) -> None:
     await order.signal(review, Review(approved=True, reason="known customer"))
 
 
+async def _disputes(client: Batuta) -> None:
+    flow = await client.flows.create(DISPUTE)
+    await client.flows.publish(flow.id)
+    for customer, amount in (("Ana", 1_250), ("Rui", 40), ("Eva", 320), ("Tom", 75)):
+        await client.flows.events.send("dispute_opened", {"customer": customer, "amount": amount}, source="acquirer")
+
+
 async def _operators(client: Batuta) -> None:
     """What people did: it stands in the audit log."""
     with acting_as("ada", "the acquirer has an incident"):
         await client.pause_queue("psp-acme", "the acquirer has an incident")
+        await client.breakers.open("issuer", "the acquirer has an incident")
+    for number in range(3):
+        await client.start(refund, f"ch_{number}", id=f"refund-{20_940 + number}")
     with acting_as("grace"):
         await client.limit_queue("webhooks", rate="200/min")
         await (await client.get("claim-7003")).pause("waits for the legal department")

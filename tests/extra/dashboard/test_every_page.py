@@ -89,6 +89,19 @@ def test_axe_finds_no_serious_violation(site: Site, open_page: OpenPage, run_id:
     assert not found
 
 
+OUT_OF_SIGHT = """[...document.querySelectorAll("main *")].filter((one) => {
+  const { width, right } = one.getBoundingClientRect(), empty = one.parentElement.closest(".empty");
+  if (empty && right > empty.getBoundingClientRect().right + 1) return true;
+  if (!width || right <= innerWidth + 1) return false;
+  for (let around = one; around; around = around.parentElement) {
+    const { overflowX, textOverflow } = getComputedStyle(around);
+    if (overflowX === "auto" || overflowX === "scroll" || textOverflow === "ellipsis") return false;
+  }
+  return true;
+}).map((one) => one.outerHTML.slice(0, 120))"""
+"""What is cut off where no one can scroll to it. What stands in the place of an empty list needs no scrolling."""
+
+
 def test_every_page_fits_360_pixels(site: Site, open_page: OpenPage, run_id: str) -> None:
     page = open_page(site, "/", width=360)
     too_wide = []
@@ -96,8 +109,16 @@ def test_every_page_fits_360_pixels(site: Site, open_page: OpenPage, run_id: str
         page.goto(site.address + path)
         settle(page)
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            too_wide.append(path)
+            too_wide.append((path, ""))
+        too_wide += [(path, found) for found in page.evaluate(OUT_OF_SIGHT)]
     assert not too_wide
+
+
+def test_the_open_part_of_a_run_is_in_sight_on_a_narrow_screen(
+    site: Site, open_page: OpenPage, expect: Any, run_id: str
+) -> None:
+    page = open_page(site, f"/runs/{run_id}?tab=data", width=360)
+    expect(page.locator(".tabs a.on")).to_be_in_viewport(ratio=1)
 
 
 def test_nothing_in_an_id_a_tag_an_input_an_error_or_a_name_is_run(site: Site, open_page: OpenPage) -> None:

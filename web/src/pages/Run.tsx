@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { runPage } from "../api/endpoints";
 import { ApiError } from "../api/http";
 import type { RunDetail, RunPageDocument } from "../api/types";
@@ -73,6 +73,11 @@ function Loaded({ page, query, error, reload, onReveal }: { page: RunPageDocumen
     ["compare", "Compare"],
     ["data", "Input and result"],
   ];
+  const strip = useRef<HTMLElement>(null);
+  useEffect(() => {
+    const on = strip.current?.querySelector<HTMLElement>(".on"); // on a narrow screen it may be out of sight
+    if (strip.current && on) strip.current.scrollLeft = on.offsetLeft - (strip.current.clientWidth - on.offsetWidth) / 2;
+  }, [tab]);
   const said = useMemo(() => narrate(run, timeline, now, page.takes), [run, timeline, page.takes, Math.floor(now / 1000)]);
   const tone = noticeTone(run);
   return (
@@ -101,7 +106,7 @@ function Loaded({ page, query, error, reload, onReveal }: { page: RunPageDocumen
           {said.join(" ")}
         </div>
       )}
-      <nav class="tabs" aria-label="Parts of the run">
+      <nav class="tabs" ref={strip} aria-label="Parts of the run">
         {tabs.map(([name, label, count]) => (
           <a
             key={name}
@@ -179,6 +184,11 @@ function Facts({ run }: { run: RunDetail }): JSX.Element {
         <span>
           times out <Ago at={run.deadline} />
         </span>
+      )}
+      {run.tags["flow.workflow_id"] && (
+        <Link to={`/flow-runs/${run.id}`} class="link">
+          steps of the flow
+        </Link>
       )}
       <span>
         run id <CopyId text={run.run_id} label={run.run_id.slice(0, 8)} />

@@ -76,6 +76,9 @@ export interface Resource<T> {
 }
 
 const PAUSE = (): number => 700;
+/** What takes long to load is asked for less often, up to this many milliseconds: a large namespace is not counted all the time. */
+const LONGEST_PAUSE = 8_000;
+const PAUSE_OVER_LOAD = 4;
 
 /** Loads by key, keeps what it has while it loads again, and never loads twice at once. */
 export function useResource<T>(key: string | null, load: (signal: AbortSignal) => Promise<T>, topics: readonly string[] = [], pause: (data: T) => number = PAUSE): Resource<T> {
@@ -97,14 +100,16 @@ export function useResource<T>(key: string | null, load: (signal: AbortSignal) =
     busy.current?.stop.abort();
     const mine = { key: wanted, again: false, stop: new AbortController() };
     busy.current = mine;
+    const began = performance.now();
     const settle = (data: T | null, error: Error | null): void => {
       if (busy.current !== mine) return;
       setState((before) => ({ key: wanted, data: data ?? (before.key === wanted ? before.data : null), error, loading: false }));
+      const tired = Math.min(PAUSE_OVER_LOAD * (performance.now() - began), LONGEST_PAUSE);
       setTimeout(() => {
         if (busy.current !== mine) return;
         busy.current = null;
         if (mine.again) run(wanted);
-      }, data === null ? 2_000 : pause(data));
+      }, data === null ? 2_000 : Math.max(pause(data), tired));
     };
     latest.current(mine.stop.signal).then(
       (data) => settle(data, null),

@@ -301,6 +301,8 @@ def limit_settings(
     """As users give it: a rate may be a text. Raises InvalidInput."""
     if isinstance(rates, str | Rate):
         raise InvalidInput(f"rates={rates!r} must be a list, such as ['100/min', '1000/h']; one rate is given as rate=")
+    if isinstance(rate, list | tuple):
+        raise InvalidInput(f"rate={rate!r} must be one rate, such as '100/min'; several are given as rates=")
     if bucket is not None and not isinstance(bucket, Bucket):
         raise InvalidInput(f"bucket={bucket!r} must be a Bucket(capacity, refill)")
     given = [*([] if rate is None else [rate]), *rates]
