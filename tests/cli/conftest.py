@@ -62,12 +62,12 @@ def spawn(sqlite_url: str, tmp_path: Path) -> Iterator[Spawn]:
     started: list[subprocess.Popen[str]] = []
     logs = tmp_path / "stderr.log"
 
-    def call(*words: str, **more: str) -> subprocess.Popen[str]:
+    def call(*words: str, cwd: Path = ROOT, **more: str) -> subprocess.Popen[str]:
         env = {**os.environ, "BATUTA_DATABASE_URL": sqlite_url, "SHOP_LEDGER": str(tmp_path / "ledger"), **more}
         with logs.open("a") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "batuta", *words],
-                cwd=ROOT,
+                cwd=cwd,
                 env=env,
                 text=True,
                 stdout=subprocess.PIPE,

@@ -3,14 +3,17 @@
 import json
 import re
 import signal
+import socket
+import time
 import urllib.request
+from pathlib import Path
 from subprocess import Popen
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
 
-from tests.cli.conftest import Cli, Spawn
+from tests.cli.conftest import DEADLINE, ROOT, Cli, Spawn
 
 OK, USAGE, NOT_FOUND = 0, 2, 3
 
@@ -81,6 +84,45 @@ def test_the_server_answers_and_ends_in_order(cli: Cli, spawn: Spawn) -> None:
     server.send_signal(signal.SIGTERM)
     assert b"event: bye" in stream.read()
     assert server.wait(30) in (0, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("command", ["server", "dev"])
+def test_a_port_that_is_taken_is_said_before_anything_begins(cli: Cli, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = cli(command, "--port", str(port))
+    assert (result.exit_code, f"port {port} of 127.0.0.1 is taken: end the program" in result.stderr) == (USAGE, True)
+
+
+def test_an_address_of_another_machine_is_refused(cli: Cli) -> None:
+    document(cli, "api-keys", "create", "ann", "--scope", "admin")
+    for host, words in (("192.0.2.1", "cannot listen at 192.0.2.1"), ("no host", "is no address of this machine")):
+        result = cli("server", "--host", host, "--port", "0")
+        assert (result.exit_code, words in result.stderr) == (USAGE, True)
+
+
+WORKFLOW = """
+@batuta.workflow
+async def {}() -> int:
+    return 1
+"""
+
+
+def test_dev_begins_again_when_the_code_changes(spawn: Spawn, tmp_path: Path) -> None:
+    module, code = tmp_path / "mine.py", "import batuta\n" + WORKFLOW.format("first")
+    module.write_text(code)
+    dev = spawn("dev", "mine", "--port", "0", cwd=tmp_path, BATUTA_DATABASE_URL="", PYTHONPATH=str(ROOT / "src"))
+    assert dev.stdout is not None
+    assert "(workflows: first)" in dev.stdout.readline()
+    module.write_text(code + "async def (")
+    deadline = time.monotonic() + DEADLINE
+    while "cannot be read" not in (tmp_path / "stderr.log").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    module.write_text(code + WORKFLOW.format("second"))
+    assert "(workflows: first, second)" in dev.stdout.readline()
+    dev.send_signal(signal.SIGINT)
+    assert dev.wait(30) == 0
 
 
 def test_dev_without_an_argument_is_a_tour_of_a_living_system(spawn: Spawn) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+from socket import socket
 from typing import Any
 
 import click
 
 from batuta.cli.common.lazy import FAILED
+from batuta.cli.common.listening import listen
 from batuta.cli.common.logs import log_to_stderr
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
@@ -80,8 +82,6 @@ def server(common: CommonOptions, host: str, port: int, grace: float) -> None:
         )
     config = uvicorn.Config(
         made.application,
-        host=host,
-        port=port,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -90,10 +90,10 @@ def server(common: CommonOptions, host: str, port: int, grace: float) -> None:
         timeout_graceful_shutdown=round(grace),
         h11_max_incomplete_event_size=64 * 1024,
     )
-    _run(uvicorn.Server(config), made)
+    _run(uvicorn.Server(config), listen(host, port), made)
 
 
-def _run(running: Any, made: Any) -> None:
+def _run(running: Any, sockets: list[socket], made: Any) -> None:
     """Say where it listens once it does; tell it as soon as it is to end."""
     begin, end = running.startup, running.shutdown
 
@@ -108,7 +108,7 @@ def _run(running: Any, made: Any) -> None:
         await end(sockets)
 
     running.startup, running.shutdown = startup, shutdown
-    running.run()
+    running.run(sockets)
     if not running.started:
         raise SystemExit(FAILED)
 

@@ -7,12 +7,14 @@ import tempfile
 from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.event_loop import run
+from batuta.cli.common.listening import listen
 from batuta.cli.common.logs import log_to_stderr
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
@@ -64,6 +66,9 @@ async def _serve(common: CommonOptions, target: str, port: int, watch: Path | No
     except ImportError as error:
         raise MissingExtra("batuta dev", "server") from error
     async with AsyncExitStack() as stack:
+        sockets = listen("127.0.0.1", port)
+        for one in sockets:
+            stack.callback(one.close)
         app = await load_app(target, stack)
         metrics = Metrics()
         client = await stack.enter_async_context(common.client(migrate=True, middleware=[metrics]))
@@ -76,8 +81,6 @@ async def _serve(common: CommonOptions, target: str, port: int, watch: Path | No
         stack.push_async_callback(made.close)
         config = uvicorn.Config(
             made.serve,
-            host="127.0.0.1",
-            port=port,
             interface="asgi3",
             lifespan="off",
             log_config=None,
@@ -88,7 +91,7 @@ async def _serve(common: CommonOptions, target: str, port: int, watch: Path | No
             from batuta.cli.dev.tour import begin
 
             await begin(client)
-        return await _run(uvicorn.Server(config), made, app, watch)
+        return await _run(uvicorn.Server(config), sockets, made, app, watch)
 
 
 def _worker(client: Any, app: App) -> Any:
@@ -108,9 +111,9 @@ def _worker(client: Any, app: App) -> Any:
     )
 
 
-async def _run(running: Any, made: Any, app: App, watch: Path | None) -> bool:
+async def _run(running: Any, sockets: list[socket], made: Any, app: App, watch: Path | None) -> bool:
     """Until Ctrl-C, or until the code changes."""
-    serving = asyncio.ensure_future(running.serve())
+    serving = asyncio.ensure_future(running.serve(sockets))
     watching = asyncio.ensure_future(asyncio.Event().wait() if watch is None else _changed(watch))
     while not running.started and not serving.done():  # uvicorn has no event for it
         await asyncio.wait({serving}, timeout=0.01)

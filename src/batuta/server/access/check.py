@@ -76,7 +76,9 @@ class AccessCheck:
         given = request.headers.get(CSRF_HEADER, "")
         if not hmac.compare_digest(given.encode(), self.csrf_token(session).encode()):
             raise Refused(
-                403, "csrf_failed", f"the header {CSRF_HEADER} is missing or wrong: take it from GET /api/v1/session"
+                403,
+                "csrf_failed",
+                f"the header {CSRF_HEADER} is missing or wrong: take it from GET /api/v1/session, or send an API key",
             )
 
     def sign(self, text: str) -> str:
