@@ -5,7 +5,7 @@ import { Shell } from "./components/Shell";
 import { type Loader, PAGES } from "./pages";
 import { startStream, stopStream } from "./state/live";
 import { Link, match, usePlace } from "./state/router";
-import { loadSession, session } from "./state/session";
+import { loadSession, session, stays } from "./state/session";
 import { useStore } from "./state/store";
 
 type Page = ComponentType<Record<string, string>>;
@@ -47,6 +47,7 @@ export function App(): JSX.Element {
   };
   useEffect(load, []);
   const isIn = who?.authenticated ?? false;
+  const isKept = useStore(stays);
   useEffect(() => {
     if (!isIn) return undefined;
     startStream();
@@ -60,7 +61,7 @@ export function App(): JSX.Element {
     );
   }
   if (!who) return <Loading />;
-  return isIn ? <Routes /> : <Lazy loader={signInPage} values={{}} />;
+  return isIn || isKept ? <Routes /> : <Lazy loader={signInPage} values={{}} />;
 }
 
 function Routes(): JSX.Element {

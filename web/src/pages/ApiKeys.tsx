@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { apiKeys, createApiKey, revokeApiKey, rotateApiKey } from "../api/endpoints";
 import type { ApiKey } from "../api/types";
 import { ActDialog } from "../components/ActDialog";
@@ -11,6 +11,7 @@ import { Chip } from "../components/StateChip";
 import { Ago } from "../components/Time";
 import { millis } from "../lib/time";
 import { useResource } from "../state/live";
+import { stays } from "../state/session";
 import { say } from "../state/toasts";
 
 /** Keys of the REST API and of this dashboard. */
@@ -19,6 +20,11 @@ export default function ApiKeys(): JSX.Element {
   const [making, setMaking] = useState(false);
   const [act, setAct] = useState<{ key: ApiKey; verb: "rotate" | "revoke" } | null>(null);
   const [made, setMade] = useState<string | null>(null);
+  const isAsking = making || made !== null || act !== null; // the first key ends this session: it would never be seen
+  useEffect(() => {
+    stays.set(isAsking);
+    return () => stays.set(false);
+  }, [isAsking]);
   const rows = found.data?.api_keys ?? [];
   return (
     <>

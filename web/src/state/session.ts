@@ -20,6 +20,9 @@ export interface Session {
 /** null: not known yet. */
 export const session = store<Session | null>(null);
 
+/** The page stays although its session is over: it shows something that is shown once. */
+export const stays = store(false);
+
 export async function loadSession(): Promise<void> {
   keep(await get<Session>("session"));
 }

@@ -1,1 +1,0 @@
-import{g as e,h as t}from"./session-lYw0GQ1h.js";import{m as n}from"./index-DQiOLLOi.js";function r({look:n,title:r}){return e(`span`,{class:`chip ${n.tone}`,...r?{title:r}:{},children:[e(t,{tone:n.tone}),n.label]})}function i({state:t}){return e(r,{look:n(t)})}export{i as n,r as t};
