@@ -5,19 +5,24 @@ import { attemptFailure, failureKind } from "./failures";
 import { duration, millis } from "./time";
 import { stepName } from "./timeline";
 
+const GATE = /^gate:([^;]+)(?:; )?/;
+
 /** What an operator would ask first: is it stuck, why, and since when? */
 export function narrate(run: Run, timeline: Timeline, now: number, takes: CodeSchema | null = null): string[] {
   const said: string[] = [];
   if (timeline.sealed) return [`Its journal cannot be read here: ${timeline.sealed}`];
   if (run.state === "paused") said.push(`An operator paused it ${since(run.paused_at, now)}.`);
-  if (run.reason) said.push(sentence(run.reason));
+  const gate = GATE.exec(run.reason)?.[1];
+  if (gate) said.push(`It waits at the gate ${gate}, which costs no attempt: the page Partners shows what the breaker or limit allows.`);
+  const reason = run.reason.replace(GATE, "");
+  if (reason) said.push(sentence(reason));
   const open = timeline.steps.filter((step) => step.state === "open");
   const retrying = open.filter((step) => step.segments.at(-1)?.kind === "backoff");
   for (const step of retrying.slice(0, 2)) said.push(retry(step, now));
   if (!open.length && run.state === "waiting" && !run.reason) {
     said.push(`It has waited for a message ${since(timeline.segments.at(-1)?.start ?? null, now)}.${messages(takes)}`);
   }
-  if (!retrying.length && run.state === "waiting") said.push(...open.slice(0, 2).map((step) => waits(step, now)));
+  if (!retrying.length && run.state === "waiting") said.push(...open.filter((step) => !gate || !isQueued(step)).slice(0, 2).map((step) => waits(step, now)));
   said.push(...timeline.steps.flatMap(cutOff).slice(0, 2));
   if (run.deaths > 0) {
     said.push(`${times(run.deaths, "worker")} died while it ran this; another took over and replayed the journal.`);
@@ -44,12 +49,15 @@ function retry(step: Step, now: number): string {
 }
 
 function waits(step: Step, now: number): string {
-  const doing = step.segments.at(-1)?.kind;
   const long = since(step.began_at, now);
-  if (doing === "outside") return `It waits for an answer from outside for ${stepName(step)}, ${long}.`;
-  if (doing === "queued") return `${stepName(step)} waits for a worker, ${long}.`;
+  if (step.segments.at(-1)?.kind === "outside") return `It waits for an answer from outside for ${stepName(step)}, ${long}.`;
+  if (isQueued(step)) return `${stepName(step)} waits for a worker, ${long}.`;
   if (step.kind === "child") return `It waits for its child ${step.to || step.name}, ${long}.`;
   return `It waits for ${stepName(step)}, ${long}.`;
+}
+
+function isQueued(step: Step): boolean {
+  return step.segments.at(-1)?.kind === "queued";
 }
 
 /** Attempts whose worker died. */
