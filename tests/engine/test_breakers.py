@@ -472,3 +472,25 @@ async def test_a_state_that_cannot_be_read_fails_calls_and_says_what_to_do(
     await env.client.breakers.forget("bank")
     await env.advance(2)
     assert await (await env.start(pays, "c")).result(10) == "c"
+
+
+async def test_a_breaker_that_is_not_asked_costs_nothing(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where hints are certain: a month in virtual time takes no longer with it."""
+    assert await env.run(pays, "first") == "first"
+    looks = 0
+    partners = env.store.partners
+
+    async def counted(*given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await partners(*given)
+
+    monkeypatch.setattr(env.store, "partners", counted)
+    await env.advance(30 * 86_400)
+    assert looks <= 1
+    partner.away = True
+    handle = await env.start(pays, "second")
+    await env.advance(30)
+    partner.away = False
+    await env.advance(120)
+    assert await handle.result() == "second"

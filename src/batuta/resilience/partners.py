@@ -37,8 +37,8 @@ class Shared(Protocol):
         """What the store has; None: nothing."""
         ...
 
-    async def tick(self) -> None:
-        """Renew what this process has of others."""
+    def tick(self) -> bool:
+        """Renew what this process has of others. False: there is nothing to renew until a call asks."""
         ...
 
 
@@ -50,9 +50,11 @@ class Partners:
         self._shared: dict[tuple[str, str], Shared] = {}
         self._damaged: dict[tuple[str, str, str], DamagedPartner] = {}
         self._now, self._sent = 0, 0.0
-        self._looking = self._again = self._closed = False
+        self._looking = self._again = self._closed = self._ticking = False
+        self._polls = host.store.poll_seconds is not None
+        """Hints may be lost: what others write is looked for all the time."""
         self._undo = host.store.listen(self._hear)
-        host.call_later(_TICK, self._tick)
+        self._tick_soon()
 
     def close(self) -> None:
         self._closed = True
@@ -89,7 +91,9 @@ class Partners:
         return answer
 
     def check(self, kind: str, name: str, key: str = "") -> None:
-        """Raises DamagedPartner if what the store has could not be read when it was asked last."""
+        """For a call that asks. Raises DamagedPartner if what the store has could not be read the last time."""
+        if not self._ticking:
+            self._tick_soon()
         if self._damaged and (found := self._damaged.get((kind, name, key))) is not None:
             raise found
 
@@ -160,13 +164,16 @@ class Partners:
             except MsgspecError as error:
                 self._note_damage(*at, "", error)
 
-    def _tick(self) -> None:
-        if not self._closed:
-            self.host.call_later(_TICK, self._tick)
-            if self._shared:
-                self.look_soon()
-                self.host.spawn(self._renew())
+    def _tick_soon(self) -> None:
+        self._ticking = True
+        self.host.call_later(_TICK, self._tick)
 
-    async def _renew(self) -> None:
-        for shared in list(self._shared.values()):
-            await shared.tick()
+    def _tick(self) -> None:
+        self._ticking = False
+        if self._closed:
+            return
+        if self._polls and self._shared:
+            self.look_soon()
+        busy = [shared.tick() for shared in list(self._shared.values())]
+        if self._polls or any(busy):
+            self._tick_soon()

@@ -69,6 +69,9 @@ PartnerRule = Callable[[PartnerDocs], PartnerChange[T]]
 class PartnerStore(Protocol):
     """The part of a store that is about partners."""
 
+    poll_seconds: float | None
+    """None when hints are certain."""
+
     async def change_partner(
         self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None
     ) -> PartnerChange[T]:

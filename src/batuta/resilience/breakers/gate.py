@@ -340,11 +340,13 @@ class BreakerKeeper:
             self._host.call_later(self.known.settings.probe_lease / 4, self._renew)
             self._partners.begin(work, lambda: None)
 
-    async def tick(self) -> None:
+    def tick(self) -> bool:
         known = self.known
-        waits = known is not None and not known.lets_in and not known.forced and self._host.waiting(self.name)
-        if waits and known is not None and not known.opens_in(self._partners.now()):
+        if known is None or known.lets_in or known.forced or not self._host.waiting(self.name):
+            return False
+        if not known.opens_in(self._partners.now()):
             self._ask()
+        return True
 
     def learn_doc(self, doc: str | None) -> None:
         state = decode_breaker(doc)

@@ -379,12 +379,15 @@ class LimitKeeper:
 
         self._partners.begin(work, lambda: None)
 
-    async def tick(self) -> None:
+    def tick(self) -> bool:
         settings = self._settings
-        if settings is not None and settings.concurrency is not None:
-            for pool in list(self._pools.values()):
-                if pool.using and not pool.asking:
-                    self._ask(pool, 0)
+        if settings is None or settings.concurrency is None:
+            return False
+        now, pools = self._monotonic(), self._pools.values()
+        for pool in list(pools):
+            if pool.using and not pool.asking:
+                self._ask(pool, 0)
+        return any(pool.using or now < pool.expires for pool in pools)
 
     def learn_doc(self, doc: str | None) -> None:
         found = decode_limit(doc)
