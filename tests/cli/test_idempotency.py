@@ -21,7 +21,7 @@ def test_keys_are_listed_and_deleted(cli: Cli, sqlite_url: str) -> None:
     (found,) = json.loads(cli("idempotency", "list", "--prefix", "POST", "--json").stdout)["keys"]
     assert (found["key"], found["state"]) == ("POST /orders k-1", "answered")
     assert "k-1" in cli("idempotency", "list").stdout
-    assert "is forgotten" in cli("idempotency", "delete", "POST /orders k-1", "--reason", "a test").stdout
+    assert "was deleted" in cli("idempotency", "delete", "POST /orders k-1", "--reason", "a test").stdout
     assert "is not kept" in cli("idempotency", "delete", "POST /orders k-1").stdout
     assert "no keys are kept" in cli("idempotency", "list").stderr
     assert "delete idempotency key" in cli("audit", "list").stdout

@@ -67,7 +67,7 @@ def test_limits_are_changed_held_and_reset(declared: Cli) -> None:
     assert (orders["rates"], orders["concurrency"]) == (["2/s", "50/min"], 3)
     assert (orders["changed"], orders["declared"], orders["reason"]) == (True, "5/min", "slower")
     assert "(changed; code: 5/min)" in " ".join(declared("partners", "list").stdout.split())
-    assert document(declared, "hold", "orders", "600")["orders"]["keys"][0]["held_until"] is not None
+    assert document(declared, "hold", "orders", "10min")["orders"]["keys"][0]["held_until"] is not None
     assert document(declared, "release", "orders")["orders"]["keys"][0]["held_until"] is None
     orders = document(declared, "reset", "orders", "--reason", "enough")["orders"]
     assert (orders["rates"], orders["changed"]) == (["5/min"], False)

@@ -63,6 +63,7 @@ def test_no_command_removes_by_another_word_than_delete() -> None:
 def test_code_is_never_an_argument() -> None:
     takes_code = {path for path, options in OPTIONS.items() if "--app" in options}
     assert {
+        "dev",
         "worker",
         "replay",
         "verify",
@@ -71,6 +72,49 @@ def test_code_is_never_an_argument() -> None:
         "runs reset",
         "dead-letters reprocess",
     } == takes_code
+
+
+CHANGES = {
+    "delete",
+    "drop",
+    "create",
+    "update",
+    "set",
+    "enable",
+    "disable",
+    "rotate",
+    "revoke",
+    "limit",
+    "reset",
+    "open",
+}
+CHANGES |= {"close", "off", "on", "pause", "resume", "publish", "push", "cancel", "terminate", "retry", "resend"}
+
+
+@pytest.mark.parametrize("group", ["partners", "bus", "flows", "webhooks", "api-keys", "queues", "quotas", "schedules"])
+def test_what_changes_something_for_all_takes_a_reason(group: str) -> None:
+    words = {path for path in OPTIONS if path.split()[0] == group and path.split()[-1] in CHANGES}
+    assert words
+    assert {path for path in words - {"bus publish"} if "--reason" not in OPTIONS[path]} == set()
+
+
+def test_times_are_durations_and_never_numbers_of_seconds() -> None:
+    seconds = [
+        f"{path} {param.name}"
+        for path, command in commands(root)
+        for param in command.params
+        if "seconds" in f"{param.name} {param.metavar} {getattr(param, 'help', '')}".lower()
+    ]
+    assert seconds == []
+
+
+def test_no_argument_has_the_word_of_an_option_that_means_something_else() -> None:
+    clashing = [
+        path
+        for path, command in commands(root)
+        if {param.metavar for param in command.params if isinstance(param, click.Argument)} & {"URL", "NAMESPACE"}
+    ]
+    assert clashing == []
 
 
 def test_every_option_has_help_or_says_its_choices() -> None:

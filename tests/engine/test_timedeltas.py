@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +29,7 @@ from batuta import (
 )
 from batuta.authoring.client.enqueue import job_request
 from batuta.authoring.client.requests import start_request
+from batuta.resilience import breaker
 from batuta.settings import Settings
 from batuta.testing import Environment, in_virtual_time
 
@@ -157,3 +162,57 @@ async def test_the_wait_of_a_stop_and_of_a_result_are_refused_by_name() -> None:
             with pytest.raises(InvalidInput, match="grace="):
                 await env.worker.stop(bad)
         await env.worker.stop(MINUTE)
+
+
+INSIDE = {
+    "batuta.resilience.Breaker.verdict slow: float | None",
+    "batuta.resilience.PartnerLimit.__init__ longest_hold: float",
+}
+"""What no user calls."""
+MODULES = (
+    "batuta",
+    "batuta.resilience",
+    "batuta.cache",
+    "batuta.bus",
+    "batuta.webhooks",
+    "batuta.flows",
+    "batuta.sync",
+)
+TIMES = re.compile(
+    r"(?:\w+_)?(?:timeout|delay|wait|grace|keep|lock|ttl|stale|period|lease|heartbeat|debounce|jitter|window|overlap"
+    r"|patience|expires|every|open_for|longest_\w+|disable_after|probe_lease|slow)"
+)
+
+
+def public_parameters() -> Iterator[str]:
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for exported in getattr(module, "__all__", vars(module)):
+            found = getattr(module, exported)
+            members = vars(found) if isinstance(found, type) else {exported: found}
+            for member, value in members.items():
+                function = getattr(value, "__func__", value)
+                if inspect.isfunction(function) and (member == "__init__" or not member.startswith("_")):
+                    for one in inspect.signature(function).parameters.values():
+                        yield f"{name}.{exported}.{member} {one.name}: {one.annotation}"
+
+
+def test_no_public_function_takes_a_time_as_a_number_alone() -> None:
+    times = [one for one in public_parameters() if TIMES.fullmatch(one.split()[1].rstrip(":"))]
+    assert len(times) > 40
+    assert {one for one in times if re.search(r"\b(?:float|int)\b(?!.*timedelta)", one.split(": ")[1])} <= INSIDE
+
+
+@pytest.mark.parametrize("name", ["window", "open_for", "longest_open", "slow", "probe_lease", "longest_wait"])
+def test_a_breaker_takes_a_timedelta(name: str) -> None:
+    given: dict[str, Any] = {"open_for": 1, "longest_open": 120} | {name: MINUTE}
+    assert breaker("bank", **given) is not None
+
+
+async def test_what_operators_do_takes_timedeltas() -> None:
+    async with Environment(workflows=[answers]) as env:
+        await env.client.limits.change("bank", rates=["5/min"])
+        await env.client.limits.hold("bank", MINUTE)
+        assert await env.client.bus.prune(MINUTE) == 0
+        made = await env.client.api_keys.create("ci", "viewer", expires=MINUTE)
+        assert made is not None

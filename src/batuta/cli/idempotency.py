@@ -57,5 +57,5 @@ def list_keys(common: CommonOptions, prefix: str, cursor: str | None, limit: int
 def delete(common: CommonOptions, key: str, reason: str) -> None:
     """Delete KEY, as `batuta idempotency list` shows it. The next request with it is carried out again."""
     deleted = common.ask(lambda client: client.idempotency.delete(key, reason=reason))
-    said = "is forgotten" if deleted else "is not kept: `batuta idempotency list` shows the keys that are"
+    said = "was deleted" if deleted else "is not kept: `batuta idempotency list` shows the keys that are"
     common.answer({"key": key, "deleted": deleted}, lambda _: say(f"key {key} {said}"))

@@ -12,6 +12,7 @@ import click
 from batuta.cli.common.lazy import FAILED
 from batuta.cli.common.listening import listen
 from batuta.cli.common.logs import log_to_stderr
+from batuta.cli.common.options import duration_option
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput, MissingExtra
@@ -42,16 +43,9 @@ _OBJECTS = 20_000
     metavar="N",
     help="0: any that is free.",
 )
-@click.option(
-    "--grace",
-    type=click.FloatRange(0, 3600),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long requests may go on after SIGTERM.",
-)
+@duration_option("--grace", "How long requests may go on after SIGTERM.  [default: 10s]")
 @with_common_options
-def server(common: CommonOptions, host: str, port: int, grace: float) -> None:
+def server(common: CommonOptions, host: str, port: int, grace: float | None) -> None:
     """Serve the REST API and the dashboard, until SIGTERM or Ctrl-C. It needs no code of workflows.
 
     Without any API key it listens to this machine alone: `batuta api-keys create` makes one. Put a proxy that speaks
@@ -87,7 +81,7 @@ def server(common: CommonOptions, host: str, port: int, grace: float) -> None:
         server_header=False,
         http=Connection,
         timeout_keep_alive=30,
-        timeout_graceful_shutdown=round(grace),
+        timeout_graceful_shutdown=10 if grace is None else round(grace),
         h11_max_incomplete_event_size=64 * 1024,
     )
     _run(uvicorn.Server(config), listen(host, port), made)

@@ -29,7 +29,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(Path(tmp_path_factory.mktemp("site"))) as made:
-        made.serve("dev", APP, "--no-reload")
+        made.serve("dev", "--app", APP, "--no-reload")
         yield made
 
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.extra, pytest.mark.timeout(180)]
 @pytest.fixture(scope="module")
 def mail_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(Path(tmp_path_factory.mktemp("mail"))) as made:
-        made.serve("dev", "tests.extra.dashboard.mailing:APP", "--no-reload")
+        made.serve("dev", "--app", "tests.extra.dashboard.mailing:APP", "--no-reload")
         for number in range(120):
             made.ask("bus/messages", {"topic": "topic-00", "payload": number, "id": f"m-{number}", "key": "one key"})
         made.ask("bus/messages", {"topic": "topic-01", "payload": -1, "id": "bad"})

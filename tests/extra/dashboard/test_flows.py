@@ -34,7 +34,7 @@ REMINDER = {
 @pytest.fixture(scope="module")
 def flow_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(Path(tmp_path_factory.mktemp("flows"))) as made:
-        made.serve("dev", APP, "--no-reload")
+        made.serve("dev", "--app", APP, "--no-reload")
         yield made
 
 

@@ -227,7 +227,7 @@ def test_what_is_redacted_is_revealed_for_a_reason_that_is_audited(
     tmp_path: Path, open_page: OpenPage, expect: Any
 ) -> None:
     with Site(tmp_path) as site:
-        site.serve("dev", APP, "--no-reload")
+        site.serve("dev", "--app", APP, "--no-reload")
         site.run("redaction", "on")
         run_id = site.start("checkout", "ann@example.com", 5, id="secret")
         page = open_page(site, f"/runs/{run_id}?tab=data")

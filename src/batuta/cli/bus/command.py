@@ -137,14 +137,14 @@ def publish(common: CommonOptions, topic: str, payload: str, key: str, id: str |
 def delete(common: CommonOptions, name: str, reason: str) -> None:
     """Delete the subscription NAME and its undelivered messages. Runs that have begun go on."""
     deleted = common.ask(lambda client: client.bus.delete(name, reason=reason))
-    said = "is forgotten" if deleted else "is not there: `batuta bus subscriptions` lists those that are"
+    said = "was deleted" if deleted else "is not there: `batuta bus subscriptions` lists those that are"
     common.answer({"name": name, "deleted": deleted}, lambda _: say(f"subscription {name} {said}"))
 
 
 @click.command()
-@duration_option("--keep", "Keep those of this time.")
+@duration_option("--keep", "Keep messages that are younger, such as 7d; 0 keeps none.", required=True)
 @with_common_options
-def prune(common: CommonOptions, keep: float | None) -> None:
+def prune(common: CommonOptions, keep: float) -> None:
     """Delete messages that were delivered and are older than --keep. Workers do it by themselves."""
     deleted = common.ask(lambda client: client.bus.prune(keep))
     common.answer({"messages": deleted}, lambda _: say(f"{deleted:,} messages were deleted"))

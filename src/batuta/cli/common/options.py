@@ -25,9 +25,9 @@ def app_option(text: str, *, required: bool = False) -> Callable[[F], F]:
     return click.option("--app", metavar="MODULE[:ATTR]", required=required, help=text)
 
 
-def duration_option(name: str, text: str) -> Callable[[F], F]:
+def duration_option(name: str, text: str, *, required: bool = False) -> Callable[[F], F]:
     """Seconds, or a text such as 5min."""
-    return click.option(name, type=DURATION, metavar="DURATION", help=text)
+    return click.option(name, type=DURATION, metavar="DURATION", required=required, help=text)
 
 
 def with_options(*options: Any) -> Callable[[F], F]:

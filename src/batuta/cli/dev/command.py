@@ -16,6 +16,7 @@ from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.event_loop import run
 from batuta.cli.common.listening import listen
 from batuta.cli.common.logs import log_to_stderr
+from batuta.cli.common.options import app_option
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.cli.dev import reload
@@ -28,16 +29,16 @@ TOUR = "batuta.cli.dev.tour:APP"
 
 
 @click.command()
-@click.argument("app", metavar="[MODULE[:ATTR]]", required=False)
+@app_option("The code to run: a module, or an App in it. Without it: a tour.")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=8288, show_default=True, metavar="N", help="0: any that is free."
 )
 @click.option("--no-reload", is_flag=True, help="Do not begin again when the code changes.")
 @with_common_options
 def dev(common: CommonOptions, app: str | None, port: int, no_reload: bool) -> None:
-    """Run the workflows of MODULE with an API and a dashboard at http://127.0.0.1:8288/, in one process.
+    """Run the code of --app with an API and a dashboard at http://127.0.0.1:8288/, in one process.
 
-    It begins again when a file of the code changes. Without MODULE: a tour with sample workflows, on a database of its
+    It begins again when a file of the code changes. Without --app: a tour with sample workflows, on a database of its
     own that is gone at the end. It listens to this machine alone.
     """
     log_to_stderr("warning")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.cli.common.inputs import DURATION
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON
 from batuta.cli.common.redaction import say
@@ -95,12 +96,12 @@ def reset(common: CommonOptions, name: str, reason: str) -> None:
 
 @click.command()
 @click.argument("name")
-@click.argument("seconds", type=float)
+@click.argument("wait", type=DURATION, metavar="DURATION")
 @_KEY
 @with_common_options
-def hold(common: CommonOptions, name: str, seconds: float, key: str | None) -> None:
-    """Have no worker pass the limit NAME for SECONDS."""
-    _do(common, lambda client: client.limits.hold(name, seconds, key=key))
+def hold(common: CommonOptions, name: str, wait: float, key: str | None) -> None:
+    """Have no worker pass the limit NAME for DURATION, such as 10min."""
+    _do(common, lambda client: client.limits.hold(name, wait, key=key))
 
 
 @click.command()

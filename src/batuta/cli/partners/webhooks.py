@@ -41,22 +41,22 @@ _FIELDS = with_options(_TYPES, _DESCRIPTION, _AFTER)
 
 
 @click.command()
-@click.argument("target", metavar="URL")
+@click.argument("address")
 @_FIELDS
 @REASON
 @with_common_options
 def create(
     common: CommonOptions,
-    target: str,
+    address: str,
     types: tuple[str, ...],
     description: str | None,
     disable_after: float | None,
     reason: str,
 ) -> None:
-    """Add the endpoint URL, and print its secret. It is not shown again."""
+    """Add an endpoint at ADDRESS, and print its secret. It is not shown again."""
     made = common.ask(
         lambda client: client.webhooks.create(
-            target,
+            address,
             types=types,
             description=description or "",
             disable_after=disable_after or None,
@@ -82,7 +82,7 @@ def list_endpoints(common: CommonOptions) -> None:
             made.add_row(one.id, one.url, ", ".join(one.types) or "all", _state(one), since, one.description)
         console.print(made)
         if not found:
-            say("there are no endpoints: `batuta webhooks create URL` adds one", err=True)
+            say("there are no endpoints: `batuta webhooks create ADDRESS` adds one", err=True)
 
     common.answer({"endpoints": found}, human)
 

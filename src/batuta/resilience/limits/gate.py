@@ -459,7 +459,7 @@ def partner_limit(
 
     `key`: what is counted apart, a text or a function that is given the activity's arguments. `rate` or `rates`: how
     many may begin per period, such as "100/min"; several hold at once. `concurrency`: how many at once. `bucket`: a
-    balance that the partner keeps, and `client.partners.sync` tells. `weight`: how much a call counts, a number or a
+    balance that the partner keeps, and `client.limits.sync` tells. `weight`: how much a call counts, a number or a
     function. A `Retry-After` of the partner holds all workers back, up to `longest_hold`.
 
     Without any of these the limit is that of its name in the store.
