@@ -47,20 +47,26 @@ has the same word."""
 EMPTY = """
     DO $$
     DECLARE
-        names text;
+        one regclass;
     BEGIN
         SET LOCAL session_replication_role = replica;  -- the audit log refuses it otherwise
-        SELECT string_agg(name, ', ') INTO names FROM (
-            SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables
+        FOR one IN
+            SELECT format('%I.%I', schemaname, tablename)::regclass FROM pg_tables
             WHERE schemaname = 'batuta' AND tablename NOT IN ('migrations', 'schema_version')
-        ) tables WHERE pg_relation_size(name::regclass) > 0;
-        IF names IS NOT NULL THEN
-            EXECUTE 'TRUNCATE ' || names || ' RESTART IDENTITY';
-        END IF;
+        LOOP
+            IF pg_relation_size(one) > 65536 THEN
+                EXECUTE format('TRUNCATE %s', one);
+            ELSIF pg_relation_size(one) > 0 THEN
+                EXECUTE format('DELETE FROM %s', one);
+            END IF;
+        END LOOP;
+        PERFORM setval(format('%I.%I', schemaname, sequencename)::regclass, start_value, false) FROM pg_sequences
+        WHERE schemaname = 'batuta' AND last_value IS NOT NULL;
         PERFORM pg_stat_reset();
     END
     $$
 """
+"""To truncate a table makes files, for its indexes too: a few rows are deleted in less than half of the time."""
 
 
 class Databases:
