@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -120,3 +121,35 @@ async def test_what_another_run_would_undo_is_not_begun_in_its_place(url: str, f
         if whose == "as it is":
             assert f"undoes what run {going_on} has done, which has not timed out" in run.reason
     assert partner.undone == []
+
+
+DAMAGED = [
+    "",
+    "no JSON",
+    "[]",
+    "7",
+    '"~2:aes.k1.00000000:AAAA"',
+    "{}",
+    '{"run_id":7}',
+    '{"run_id":"none","id":"x","name":"y"}',
+    f'{{"run_id":"{UUID(int=7)}","id":"\\u0000","name":"y"}}',
+]
+
+
+async def test_a_damaged_compensation_keeps_no_run_from_being_closed(url: str, forger: Forger) -> None:
+    """Nor any other from being undone."""
+    partner = Partner(url)
+    trips = await partner.book("good", *map(str, range(len(DAMAGED))))
+    for number, value in enumerate(DAMAGED):
+        await forger.update("outputs", trips[str(number)].run_id, value=value)
+    for trip in trips.values():
+        await end_time(forger, trip.run_id)
+    async with partner.at_work() as client:
+        for trip in trips.values():
+            with pytest.raises(RunTimedOut):
+                await (await client.get(trip.id)).result(PATIENCE)
+
+        async def is_undone() -> bool:
+            return partner.undone == ["good"]
+
+        await until(is_undone)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from msgspec import MsgspecError
 from msgspec.json import Encoder
 from msgspec.json import decode as decode_json
 from msgspec.structs import replace
 
 from batuta.clock import SECOND
-from batuta.errors import AlreadyStarted, QuotaExceeded, RunClosed, StoreUnavailable, UnknownRun, WrongWorkflow
+from batuta.errors import AlreadyStarted, BadData, QuotaExceeded, RunClosed, StoreUnavailable, UnknownRun, WrongWorkflow
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
 from batuta.journal.forks import Fork
@@ -244,8 +245,11 @@ def successor_start(run: Successor) -> Message:
 
 
 def compensation_of(value: str | None) -> NewRun | None:
-    """The run to insert when a run times out whose output of that kind has this value."""
-    return None if value is None else decode_json(value, type=NewRun)
+    """The run to insert when a run times out whose output of that kind has this value. Raises BadData."""
+    try:
+        return None if value is None else decode_json(value, type=NewRun)
+    except (MsgspecError, RecursionError) as error:
+        raise BadData(f"it holds no run: {error}") from None
 
 
 def timed_out_entry(head: int, last: tuple[int, int] | None, now: int, reason: str = TIMED_OUT) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from batuta.errors import BadData
 from batuta.ids import RunId
 from batuta.journal.records import LOSSES, Attempt, Hint, Pulse, WorkerInfo, loss_number
 from batuta.journal.states import RunState
@@ -18,6 +20,7 @@ from batuta.stores.sqlite.claims import due_at, owns_suspect
 from batuta.stores.sqlite.commits import is_live
 from batuta.stores.sqlite.cross_run_effects import CrossRunEffects
 from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.errors import translate
 from batuta.stores.sqlite.database.files import LockFile, WorkerLocks
 from batuta.stores.sqlite.database.rows import Row, attempt_row, entry_row, one, to_json
 from batuta.stores.sqlite.database.schema import VERSIONS
@@ -25,6 +28,8 @@ from batuta.stores.sqlite.database.writer import Writer
 from batuta.stores.sqlite.inbox import InboxWriter
 from batuta.stores.sqlite.queues import forget_begun
 from batuta.stores.sqlite.schedules import schedule_at
+
+log = logging.getLogger("batuta.sqlite")
 
 
 class HeartbeatHost(Protocol):
@@ -134,17 +139,24 @@ class Beat:
                 self._hint.messages.append(UUID(bytes=run_id))
             post.tell_kin(run_id, id, parent_seq, RunState.TIMED_OUT, reason)
             if (value := one(self._cursor.execute(Q["compensation"], (run_id, self._namespace)))) is not None:
-                self._compensate(value[0])
+                self._compensate(UUID(bytes=run_id), value[0])
         post.wake()
         return [UUID(bytes=run_id) for run_id, *_ in overdue]
 
-    def _compensate(self, value: str | None) -> None:
-        """Insert the run that undoes the sagas of a run that timed out."""
-        child = rules.compensation_of(value)
-        if child is not None:
-            effects = CrossRunEffects(self._cursor, self._namespace, self._now)
-            effects.start_child(child)
-            self._hint.due = self._hint.due or effects.hint.due
+    def _compensate(self, run_id: RunId, value: str | None) -> None:
+        """Insert the run that undoes the sagas of a run that timed out. One that somebody has damaged is left out."""
+        effects = CrossRunEffects(self._cursor, self._namespace, self._now)
+        self._cursor.execute("SAVEPOINT compensation")
+        try:
+            if (child := rules.compensation_of(value)) is not None:
+                effects.start_child(child)
+        except Exception as error:
+            if not isinstance(meant := translate(error), BadData):
+                raise
+            self._cursor.execute("ROLLBACK TO compensation")
+            log.error("run %s timed out and is not undone: its compensation was damaged: %s", run_id, meant)
+        self._cursor.execute("RELEASE compensation")
+        self._hint.due = self._hint.due or effects.hint.due
 
     def _revive(self, worker: WorkerInfo) -> None:
         values = {

@@ -18,20 +18,23 @@ END
 $$;
 
 -- Insert the runs that undo the sagas of runs that were timed out: each is kept ready as an output. Returns whether
--- there is one.
+-- there is one. One that somebody has damaged is left out.
 CREATE OR REPLACE FUNCTION batuta.compensate(ns text, closed uuid[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
+    kept record;
     child json;
     found boolean := false;
 BEGIN
-    FOR child IN
-        SELECT o.value::json FROM unnest(closed) AS c(run_id)
+    FOR kept IN
+        SELECT c.run_id, o.value FROM unnest(closed) AS c(run_id)
         CROSS JOIN LATERAL (
             SELECT o.value FROM batuta.outputs o
-            WHERE o.run_id = c.run_id AND o.kind = 'compensation' AND o.name = '' AND o.value IS NOT NULL LIMIT 1
+            WHERE o.run_id = c.run_id AND o.namespace = ns AND o.kind = 'compensation' AND o.name = '' AND o.value IS NOT NULL LIMIT 1
         ) o
         ORDER BY c.run_id
     LOOP
+      BEGIN
+        child := kept.value::json;
         PERFORM batuta.insert_runs(
             ns, NULL, ARRAY[(child ->> 'run_id')::uuid], ARRAY[child ->> 'id'], ARRAY[NULL]::bigint[],
             ARRAY[NULL]::uuid[], ARRAY[child ->> 'kind'], ARRAY[child ->> 'name'], ARRAY[child ->> 'code'],
@@ -44,6 +47,9 @@ BEGIN
         VALUES (ns, (child ->> 'run_id')::uuid, 'start:' || (child ->> 'run_id'), 'start', child ->> 'name',
                 child ->> 'start', batuta.batuta_now());
         found := true;
+      EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded THEN
+        RAISE WARNING 'run % timed out and is not undone: its compensation was damaged: %', kept.run_id, SQLERRM;
+      END;
     END LOOP;
     RETURN found;
 END
