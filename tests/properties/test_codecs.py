@@ -83,6 +83,15 @@ def test_a_payload_that_was_moved_is_found(
         ours.decode(written, ours.bound(theirs[0], *theirs[1]))
 
 
+def test_a_place_is_the_same_however_many_scopes_came_before() -> None:
+    """Also when scopes are made anew where others were in memory."""
+    ours = payloads(CHAINS[0])
+    for number in range(3_000):
+        scope = f"run {number}"
+        assert ours.bound(scope, "entry", number) == payloads(CHAINS[0]).bound(scope, "entry", number)
+    assert ours.bound("run 1", "entry", namespace="other") == payloads(CHAINS[0], "other").bound("run 1", "entry")
+
+
 def test_a_payload_of_another_namespace_is_found() -> None:
     here, there = payloads(CHAINS[0]), payloads(CHAINS[0], "other")
     with pytest.raises(PayloadDamaged):

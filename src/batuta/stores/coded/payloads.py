@@ -15,6 +15,10 @@ from batuta.journal.codec_envelope import ADVICE, MARK, is_coded, is_old, join, 
 Place = tuple[object, ...]
 """The run (or chain, or schedule) that a payload belongs to, and then what tells it from others there."""
 
+_Owner = tuple[object, bytes, bytes]
+"""A scope, its owner, and how the places of its payloads begin."""
+_MOST_OWNERS = 1_000
+
 _encode = json.Encoder().encode
 _NAME = re.compile(r"[A-Za-z0-9]{1,20}")
 _LABEL = re.compile(r"[A-Za-z0-9._-]{0,60}")
@@ -33,6 +37,8 @@ class Payloads:
 
     def __init__(self, codecs: Sequence[PayloadCodec], namespace: str) -> None:
         self._codecs, self._namespace = [(_tag(codec), codec) for codec in codecs], namespace
+        self._owners: dict[int, _Owner] = {}
+        """By the identities of their scopes, which they hold: nothing else has them meanwhile."""
         self._by_name = {codec.name: codec for codec in codecs}
         if len(self._by_name) < len(codecs):
             raise InvalidInput("two codecs have the same name: give only one of each kind")
@@ -52,8 +58,17 @@ class Payloads:
         `namespace`: of a row that may be of another one than the store's.
 
         As JSON: two that are not the same never look the same."""
-        owner = _encode((self._namespace if namespace is None else namespace, scope))
-        return Bound(owner, _BEGINNING + owner[1:-1] + b"," + _encode(place)[1:] + _END)
+        _, owner, beginning = self._owner(scope) if namespace is None else _owner_of(namespace, scope)
+        return Bound(owner, beginning + _encode(place)[1:] + _END)
+
+    def _owner(self, scope: object) -> _Owner:
+        """Runs have many payloads."""
+        found = self._owners.get(id(scope))
+        if found is None:
+            if len(self._owners) >= _MOST_OWNERS:
+                self._owners.clear()
+            found = self._owners[id(scope)] = _owner_of(self._namespace, scope)
+        return found
 
     def keyed(self, text: str) -> str:
         """A keyed hash of the text. Without keys: the text."""
@@ -171,6 +186,11 @@ class Payloads:
                 raise PayloadDamaged(
                     f"its codecs are in another order: {name!r} was the last one, and is the first here"
                 )
+
+
+def _owner_of(namespace: str, scope: object) -> _Owner:
+    owner = _encode((namespace, scope))
+    return scope, owner, _BEGINNING + owner[1:-1] + b","
 
 
 def _refuse_unpacking_first(codecs: Sequence[PayloadCodec]) -> None:
