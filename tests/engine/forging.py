@@ -28,6 +28,7 @@ CODED = [
     ("partners", "doc", ("kind", "name", "key")),
     ("documents", "body", ("kind", "key")),
     ("requests", "answer", ("key",)),
+    ("api_keys", "digest", ("id",)),
 ]
 """Every column that holds coded texts, and what its rows are known by."""
 

@@ -151,7 +151,7 @@ async def fill(url: str) -> None:
 
 
 async def fill_rooms(url: str) -> None:
-    """Flows, their events and secrets; messages of the bus, endpoints, answers that are kept."""
+    """Flows, their events and secrets; messages of the bus, endpoints, answers that are kept, keys of the server."""
     async with connect(url, codec=CODECS) as client, opened(url) as store:
         for number in range(2):
             made = await client.flows.create(flow_of(f"flow {number}", f"{SECRET} {number}"))
@@ -161,6 +161,7 @@ async def fill_rooms(url: str) -> None:
             await client.publish("cards", SECRET, id=f"m {number}")
             await client.publish(f"cards {number}", SECRET, id="m")
             await client.webhooks.create(f"https://example.com/{number}")
+            await client.api_keys.create(f"page {number}", "viewer")
             await store.put_documents(OPERATIONS, {f"op {number}": json.encode(SECRET).decode()}, 10**12)
             await store.begin_request(f"key {number}", "digest", "ann", 10**9, 10**12)
             assert await store.finish_request(f"key {number}", "ann", json.encode(SECRET).decode())
@@ -257,6 +258,8 @@ async def reads_of_rooms(store: Store, place: Place) -> bool:
             return not is_coded(one.doc) and "url" in one.doc
         case "documents":
             return bool(await store.document(*place.values))
+        case "api_keys":
+            return bool(none_missing(await store.find_api_key(str(first))).digest)
     return bool(none_missing(await store.find_request(first)).answer)
 
 
@@ -288,6 +291,7 @@ SORTS = {
     "partners.doc",
     "documents.body",
     "requests.answer",
+    "api_keys.digest",
 }
 
 
