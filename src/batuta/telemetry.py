@@ -26,6 +26,8 @@ class RunFacts(Struct, frozen=True, gc=False):
     queue: str
     trace: str
     """The W3C `traceparent` of its start; made from the run's id if it came without one."""
+    flow: str = ""
+    """The name of the flow, of a run that an event has begun."""
 
 
 class WorkerFacts(Struct, frozen=True, gc=False):

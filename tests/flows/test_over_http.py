@@ -7,6 +7,10 @@ from uuid import UUID
 
 import pytest
 
+import batuta
+from batuta.flows.interpreter import LONG_LIST
+from batuta.metrics import Metrics
+from batuta.metrics.exposition import exposition
 from tests.flows.http import CHECK, DONE, NOTIFY, SPRINT, Orkestr, Receiver, at_work, calling, orkestr
 
 
@@ -384,6 +388,27 @@ async def test_an_event_wakes_the_runs_that_wait_for_it(api: Orkestr) -> None:
     await api.post(f"/api/runs/{runs[0]}/cancel", {})
 
 
+async def test_an_event_that_came_before_the_step_began_is_heard_once(api: Orkestr) -> None:
+    correlation = {"field": "invoice", "value": "{{ event.payload.invoice }}"}
+    ask: dict[str, Any] = {"key": "ask", "type": "approval", "config": {"title": "?"}}
+    paid: dict[str, Any] = {"type": "wait_event", "config": {"event": "invoice_paid", "correlation": correlation}}
+    more: dict[str, Any] = {"key": "again", "timeout": 0.2, "config": paid["config"] | {"onTimeout": "other"}}
+    other: dict[str, Any] = {"key": "other", "type": "wait_event", "timeout": 0.2}
+    other["config"] = {"event": "invoice_paid", "onTimeout": "done"}
+    await api.event({"invoice": 1, "n": 0}, type="invoice_paid")  # before the run
+    await api.published(SPRINT | {"steps": [ask, paid | {"key": "paid"}, paid | more, other, DONE]})
+    run_id = await api.run_of(await api.event({"invoice": 1}))
+    for payload in ({"invoice": 2, "n": 1}, {"invoice": 1, "n": 2}):
+        await api.event(payload, type="invoice_paid")
+    await api.until(run_id, lambda run: any(step["status"] == "RUNNING" for step in run["steps"]))
+    await api.post(f"/api/runs/{run_id}/decide", {"step": "ask", "approved": True})
+    run = await api.ended(run_id)
+    outputs = {step["step_key"]: step["output"] for step in run["steps"]}
+    assert outputs["paid"]["payload"] == {"invoice": 1, "n": 2}
+    assert outputs["again"] == {"timedOut": True}, "it was heard already"
+    assert outputs["other"] == {"timedOut": True}, "without a correlation only later ones count"
+
+
 async def test_runs_of_a_version_go_on_with_their_own_document(api: Orkestr) -> None:
     ask = {"key": "ask", "type": "approval", "config": {"title": "?"}}
     first = await api.published(SPRINT | {"steps": [ask, CHECK, DONE]})
@@ -426,4 +451,23 @@ async def test_a_namespace_sees_triggers_and_reads_nothing_of_another(url: str) 
         for act in ("retry", "cancel"):
             await theirs.post(f"/api/runs/{run_id}/{act}", expect=404)
         await theirs.post(f"/api/events/{event['id']}/replay", expect=404)
+        await ours.client.flows.secrets.set("crm", "s3cr3t")
+        assert await theirs.get("/api/secrets") == {"secrets": []}
         assert await ours.get(f"/api/workflows/{flow['id']}") == flow
+
+
+async def test_runs_of_flows_are_counted_by_the_name_of_their_flow(sqlite_url: str) -> None:
+    metrics = Metrics()
+    items = list(range(LONG_LIST + 1))
+    part = {"key": "each", "type": "for_each", "config": {"items": items, "steps": [NOTIFY]}}
+    async with batuta.connect(sqlite_url, middleware=[metrics]) as client, client.worker(flows=True):
+        for name in ("a", "b"):
+            draft = await client.flows.create(SPRINT | {"name": name, "steps": [part, DONE]})
+            await client.flows.publish(draft.id)
+        sent = await client.flows.events.send("invoice_overdue", {"amount": 500})
+        for id in (await client.flows.runs.of_events([sent.event.id]))[sent.event.id]:
+            await (await client.get(id)).result(60)
+        text = exposition(metrics).decode()
+    for name in ("a", "b"):  # runs that do parts of lists are not counted
+        labels = f'flow="{name}",namespace="default",state="completed"'
+        assert f"batuta_flow_run_duration_seconds_count{{{labels}}} 1.0" in text

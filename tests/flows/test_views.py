@@ -7,7 +7,9 @@ from uuid import UUID
 
 import pytest
 
+from batuta import connect
 from batuta.authoring.backend import Description
+from batuta.flows.interpreter import LONG_LIST
 from batuta.flows.models import EVENT_TAG, WORKFLOW_TAG, normalised_source, normalised_type
 from batuta.flows.views import Link, flow_run, run_view, status_of
 from batuta.flows.workflow import Flows, flow
@@ -210,3 +212,25 @@ def test_types_and_sources_are_normalised() -> None:
         normalised_type(one) for one in ("InvoiceOverdue", " invoice-overdue", "Invoice overdue", "invoice_overdue")
     } == {"invoice_overdue"}
     assert normalised_source("  API ") == "api"
+
+
+async def test_the_steps_of_a_long_list_are_those_of_the_runs_that_do_it(url: str) -> None:
+    double = {"key": "twice", "type": "set", "config": {"values": {"n": "{{ multiply(context.item, 2) }}"}}}
+    config = {"items": "{{ event.payload.items }}", "steps": [double], "collect": "{{ context.n }}"}
+    document = {"name": "long", "steps": [{"key": "all", "type": "for_each", "config": config}, DONE]}
+    async with connect(url) as client, client.worker(flows=True):
+        draft = await client.flows.create(document)
+        await client.flows.publish(draft.id)
+        started = await client.flows.runs.start(draft.id, payload={"items": list(range(LONG_LIST + 20))})
+        await (await client.get(started.run.id)).result(60)
+        found = await client.flows.runs.get(started.run.id)
+    inner = found.steps[1:-1]
+    assert [found.steps[0].step_key, found.steps[-1].step_key] == ["all", "done"]
+    assert [one.output for one in inner] == [{"n": 2 * n} for n in range(LONG_LIST + 20)]
+    assert {one.run_id for one in found.steps} == {found.run.id}
+    assert len({one.id for one in found.steps}) == len(found.steps)
+    told = [line.message for line in found.logs]
+    assert told.count('Step "twice" (set) → COMPLETED') == LONG_LIST + 20
+    assert [told.count(one) for one in ("Run completed successfully", 'Run created for workflow "long" v1')] == [1, 1]
+    assert {one.entity_id for one in found.audit if one.entity == "run"} == {found.run.id}
+    assert {line.run_id for line in found.logs} == {found.run.id}

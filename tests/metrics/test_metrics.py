@@ -175,6 +175,7 @@ def test_no_label_holds_an_id() -> None:
         "activity",
         "breaker",
         "entity",
+        "flow",
         "limit",
         "kind",
         "message",

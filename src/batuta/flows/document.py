@@ -230,7 +230,8 @@ class WaitEventConfig(Config, kw_only=True):
 
 
 class WaitEventStep(WaitBase, kw_only=True, tag="wait_event"):
-    """Waits for an event. Its output is the event."""
+    """Waits for an event. Its output is the event. With a `correlation` it may be one that came before the step
+    began, but after the event that began the run: the first one that no step of the run has waited for before."""
 
     config: WaitEventConfig
 

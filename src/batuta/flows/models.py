@@ -182,6 +182,8 @@ class FlowState(Struct, kw_only=True, omit_defaults=True):
     """By key: `{"output": ...}`."""
     number: int = 0
     """How many steps it has begun."""
+    heard: list[str] = []
+    """Events that its steps have waited for."""
 
 
 class FlowPart(Struct, kw_only=True):
@@ -194,6 +196,17 @@ class FlowPart(Struct, kw_only=True):
     """The place of the first item in the whole list."""
     context: dict[str, Any] = {}
     steps: dict[str, Any] = {}
+
+
+class EarlierEvent(Struct, kw_only=True):
+    """An event that a step waits for, and that may have come before the step began."""
+
+    event: str
+    field: str
+    value: Any
+    since: datetime
+    heard: list[str] = []
+    """It is none of these."""
 
 
 class FlowRoom(Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from msgspec import json
@@ -9,7 +10,7 @@ from msgspec import json
 from batuta.clock import as_datetime
 from batuta.errors import PayloadSealed
 from batuta.flows.document import FlowDocument
-from batuta.flows.models import Workflow
+from batuta.flows.models import Event, Workflow
 from batuta.journal.codec_envelope import decode_stored
 from batuta.journal.flows.records import EventRow, FlowRow
 
@@ -27,6 +28,19 @@ def payload_of(row: EventRow) -> dict[str, Any]:
     what = f"event {row.event_id}"
     _refuse_sealed(row, what)
     return decode_stored(row.payload, what, dict[str, Any])
+
+
+def event_view(row: EventRow, tenant_id: str, payload: dict[str, Any]) -> Event:
+    created: datetime = as_datetime(row.created_at)
+    return Event(
+        id=str(row.event_id),
+        tenant_id=tenant_id,
+        type=row.type,
+        payload=payload,
+        source=row.source,
+        external_id=row.external_id,
+        created_at=created,
+    )
 
 
 def _refuse_sealed(row: FlowRow | EventRow, what: str) -> None:

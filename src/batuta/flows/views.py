@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, field
@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, field
 from batuta.authoring.backend import AttemptView, Description, JournalLine
 from batuta.errors import BatutaError
 from batuta.flows.host import Mark
+from batuta.flows.interpreter import LONG_LIST
 from batuta.flows.models import (
     EVENT_TAG,
     NAME_TAG,
@@ -122,6 +123,44 @@ def flow_run(links: Sequence[Link]) -> FlowRun:
     for link in links:
         reader.read(link)
     return reader.finish()
+
+
+def is_long(step: StepRun) -> bool:
+    """Whether runs of their own do its items."""
+    given = step.input if step.step_type == "for_each" and isinstance(step.input, dict) else {}
+    return int(given.get("count", 0)) > LONG_LIST
+
+
+def joined(view: FlowRun, parts: Sequence[FlowRun]) -> FlowRun:
+    """With the steps of these parts of long lists, after the step that they are of, and what was said about them."""
+    done: dict[str, list[StepRun]] = {}
+    for part in sorted(parts, key=_offset):
+        if part.start is not None and part.start.part is not UNSET:
+            done.setdefault(part.start.part.step, []).extend(part.steps)
+    steps: list[StepRun] = []
+    for step in view.steps:
+        steps += [step, *(done.pop(step.step_key, ()) if is_long(step) else ())]
+    logs, audit = [list(view.logs), *(part.logs for part in parts)], [list(view.audit), *(part.audit for part in parts)]
+    own = view.run.id
+    told = (one for each in logs for one in each if one.run_id == own or one.context)
+    return FlowRun(
+        view.run,
+        [msgspec.structs.replace(step, run_id=own) for step in steps[-MOST:]],
+        [msgspec.structs.replace(one, run_id=own) for one in _in_order(told)[-MOST:]],
+        _in_order(one for each in audit for one in each if one.entity != "run" or one.entity_id == own)[-MOST:],
+        view.start,
+    )
+
+
+def _offset(part: FlowRun) -> int:
+    return 0 if part.start is None or part.start.part is UNSET else part.start.part.offset
+
+
+_Dated = TypeVar("_Dated", RunLog, AuditLog)
+
+
+def _in_order(found: Iterable[_Dated]) -> list[_Dated]:
+    return sorted(found, key=lambda one: one.created_at)
 
 
 def step_runs(links: Sequence[Link]) -> list[StepRun]:

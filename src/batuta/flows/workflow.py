@@ -23,7 +23,9 @@ from batuta.authoring.workflow.children import run_child, send, start_child
 from batuta.authoring.workflow.context import call, current_saga, info, now, runtime_for, side_effect, uuid
 from batuta.authoring.workflow.continue_as_new import continue_as_new
 from batuta.authoring.workflow.messages import Signal, Update
+from batuta.authoring.workflow.patches import patched
 from batuta.authoring.workflow.sagas import Saga, saga
+from batuta.clock import as_datetime
 from batuta.errors import BatutaError, InvalidInput, RunClosed, RunNotCompleted, UnknownRun
 from batuta.flows.actions import Actions, Publish
 from batuta.flows.ai import AiEndpoint
@@ -35,17 +37,21 @@ from batuta.flows.models import (
     FLOW,
     WAIT,
     Decision,
+    EarlierEvent,
+    Event,
     FlowPart,
     FlowRoom,
     FlowStart,
     FlowState,
+    normalised_type,
     wait_prefix,
 )
 from batuta.flows.models import Workflow as FlowRecord
 from batuta.flows.program import FlowFailed, Prepared, Program, program_of
-from batuta.flows.rows import workflow_view
+from batuta.flows.rows import event_view, payload_of, workflow_view
 from batuta.flows.secrets import Secrets
-from batuta.journal.flows.records import FlowFilter
+from batuta.flows.values import look_up, parse_path, same
+from batuta.journal.flows.records import EventFilter, FlowFilter
 from batuta.journal.records import Message, MessageKind
 from batuta.serde import decoder_for
 from batuta.webhooks.addresses import AddressPolicy
@@ -58,7 +64,11 @@ _encode: Final = msgspec.json.Encoder().encode
 _EVENT: Final[Signal[dict[str, Any]]] = Signal(EVENT_SIGNAL, dict[str, Any])
 _DECIDE: Final[Update[..., bool]] = Update(DECIDE, bool)
 
-_UNTIL_ROOM: Final = ActivityOptions(retry=Retry(attempts=0, first=0.25, factor=1.5, longest=60))
+_PAGE_HEARD: Final = 500
+_PAGES_HEARD: Final = 20
+"""A wait_event looks through so many pages of earlier events."""
+_MOST_HEARD: Final = 1_000
+_FOR_EVER: Final = ActivityOptions(retry=Retry(attempts=0, first=0.25, factor=1.5, longest=60))
 
 Loader = Callable[[str, int | None], Awaitable[FlowRecord | None]]
 """Gives the published flow of a name, and of a version or the newest. None: there is none."""
@@ -85,6 +95,7 @@ class DurableHost:
         self._runtime = runtime_for("a flow")
         self._start, self._flow, self._gates = start, flow, gates
         self._sagas: list[Saga] = []
+        self._heard = start.state.heard if isinstance(start.state, FlowState) else []
         self._asked: dict[str, deque[asyncio.Future[Decision]]] = {}
         if program.asks:
             _DECIDE.handle(self._decide, validator=self._may_decide)
@@ -137,7 +148,13 @@ class DurableHost:
 
     async def wait_event(self, one: Prepared, event: str, field: str, value: Any) -> dict[str, Any] | None:
         id = f"{wait_prefix(event, field, value)}{uuid()}"
-        found: dict[str, Any] | None = await run_child(flow_wait, one.timeout, id=id)
+        earlier: list[EarlierEvent] = []
+        if field and patched("wait_event hears earlier events"):
+            since, heard = self._start.event.created_at, [self._start.event.id, *self._heard]
+            earlier.append(EarlierEvent(event=event, field=field, value=value, since=since, heard=heard))
+        found: dict[str, Any] | None = await run_child(flow_wait, one.timeout, *earlier, id=id)
+        if found is not None and field:
+            self._heard = [*self._heard, found["id"]][-_MOST_HEARD:]
         return found
 
     async def approve(self, one: Prepared, request: ApprovalRequest) -> dict[str, Any] | None:
@@ -215,7 +232,7 @@ class DurableHost:
 
     def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:
         if info().continue_hint and not self._sagas:
-            state = FlowState(at=at, context=context, steps=steps, number=self.number)
+            state = FlowState(at=at, context=context, steps=steps, number=self.number, heard=self._heard)
             continue_as_new(replace(self._start, state=state))
 
 
@@ -251,15 +268,20 @@ def _decision(given: Any) -> dict[str, Any]:
     return {name: found.get(name) for name in ("approved", "by", "comment", "data")}
 
 
-async def _wait(timeout: float | None) -> dict[str, Any] | None:
-    """Wait for an event; None when it does not come in time."""
+async def _wait(timeout: float | None, earlier: EarlierEvent | None = None) -> dict[str, Any] | None:
+    """Wait for an event, or find it among those that came before; None when it does not come in time. It is found or
+    told: this run is there before it looks."""
+    if earlier is not None:
+        found: dict[str, Any] | None = await call("flow.heard", earlier, result=Any, options=_FOR_EVER)
+        if found is not None:
+            return found
     try:
         return await _EVENT.wait(timeout)
     except TimeoutError:
         return None
 
 
-flow_wait: Final = Workflow(_wait, WAIT)
+flow_wait: Final[Workflow[..., dict[str, Any] | None]] = Workflow(_wait, WAIT)
 
 
 def make_flow(gates: Mapping[str, Gate] | None = None) -> Workflow[[FlowStart], dict[str, Any]]:
@@ -268,7 +290,7 @@ def make_flow(gates: Mapping[str, Gate] | None = None) -> Workflow[[FlowStart], 
 
     async def run_flow(start: FlowStart) -> dict[str, Any]:
         if start.room is not msgspec.UNSET and start.is_first:
-            await call("flow.room", start.room, options=_UNTIL_ROOM)
+            await call("flow.room", start.room, options=_FOR_EVER)
         program = program_of(bytes(start.steps))
         host = DurableHost(start, program, made, known)
         return await Interpreter(program, host).run(start, msgspec.to_builtins(start.event))
@@ -325,6 +347,26 @@ class Flows:
         return LoadedFlow(
             workflow_id=found.id, name=found.name, version=found.version, steps=Raw(msgspec.json.encode(found.steps))
         )
+
+    @activity(name="flow.heard")
+    async def heard(self, wanted: EarlierEvent) -> Event | None:
+        """The first event since then that is as wanted, among the newest of its type."""
+        store, path = current_attempt("a wait_event").store(), parse_path(wanted.field)
+        known, found, before = set(wanted.heard), None, None
+        for _ in range(_PAGES_HEARD):
+            rows = await store.events(EventFilter(type=normalised_type(wanted.event)), before, _PAGE_HEARD)
+            for row in rows:
+                if as_datetime(row.created_at) < wanted.since:
+                    return found
+                if row.sealed or str(row.event_id) in known:
+                    continue
+                payload = payload_of(row)
+                if same(look_up(payload, path), wanted.value):
+                    found = event_view(row, store.namespace, payload)
+            if len(rows) < _PAGE_HEARD:
+                break
+            before = rows[-1].event_id
+        return found
 
     @activity(name="flow.room")
     async def room(self, room: FlowRoom) -> None:

@@ -110,6 +110,10 @@ class Forked(Struct, omit_defaults=True, gc=False):
     """
 
 
+FLOW_HEADER = "batuta-flow"
+"""The header of runs of flows that names their flow."""
+
+
 class StartInfo(Struct, omit_defaults=True, gc=False):
     """Facts that the first entry fixes for the run's whole life. Forks copy `seed` and `key_base`."""
 
@@ -151,6 +155,11 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     bounded: bool = False
     """There are limits on how many values its code may publish, and on tags and reasons that it gives to children: it
     meets them in replay, too. Runs of older versions had none."""
+
+    @property
+    def flow(self) -> str:
+        """The name of the flow, of a run that an event has begun."""
+        return "" if self.parent else self.headers.get(FLOW_HEADER, "")
 
 
 class Body(Struct, omit_defaults=True, gc=False):

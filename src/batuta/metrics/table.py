@@ -55,7 +55,7 @@ LONG = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0
 """Seconds, for what may take days."""
 SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0)
 
-FREE = frozenset({"name", "queue", "activity", "namespace", "breaker", "limit", "entity"})
+FREE = frozenset({"name", "queue", "activity", "namespace", "breaker", "limit", "entity", "flow"})
 """Labels whose values are names that users choose: past a limit they become "other"."""
 
 
@@ -92,6 +92,10 @@ def _waited(event: RunStarted) -> float | None:
     return None if event.wait is None else max(0.0, event.wait - event.delay)
 
 
+def _of_flow(event: RunClosed) -> float | None:
+    return event.seconds if event.run.flow else None
+
+
 _STATUS: ByEvent = {ActivityCompleted: "completed", ActivityRetried: "retried", ActivityFailed: _failed}
 _RUN: dict[str, Read | ByEvent] = {"namespace": "run.namespace", "kind": "run.kind", "name": "run.name"}
 _ACTIVITY: dict[str, Read | ByEvent] = {"namespace": "run.namespace", "activity": "activity"}
@@ -118,6 +122,14 @@ METRICS = (
         events=(RunClosed,),
         labels=_RUN | {"state": "state"},
         value="seconds",
+        buckets=LONG,
+    ),
+    Metric(
+        name="batuta_flow_run_duration_seconds",
+        help="Time from the first turn of a run of a flow to its end, by the name of the flow.",
+        events=(RunClosed,),
+        labels={"namespace": "run.namespace", "flow": "run.flow", "state": "state"},
+        value=_of_flow,
         buckets=LONG,
     ),
     Metric(

@@ -125,7 +125,7 @@ class ChangeWriter(InputReader):
             return self.told
         begun = change.head + len(change.entries) >= 0
         start = getattr(self.machine, "start", None) if begun else None  # unknown when it is parked unread
-        facts = self._facts("" if start is None else start.trace)
+        facts = self._facts("") if start is None else self._facts(start.trace, start.flow)
         if start is not None:
             self.told = facts
         return facts
@@ -133,13 +133,14 @@ class ChangeWriter(InputReader):
     def begun_facts(self) -> RunFacts:
         """The same of a run that has begun."""
         if self.told is None:
-            self.told = self._facts(self.started_with.trace)
+            self.told = self._facts(self.started_with.trace, self.started_with.flow)
         return self.told
 
-    def _facts(self, trace: str) -> RunFacts:
+    def _facts(self, trace: str, flow: str = "") -> RunFacts:
         id, queue = self.named
         trace = trace or made_traceparent(self.chain_id)
-        return RunFacts(self._host.store.namespace, self.run_id, id, self.workflow.name, str(self._kind), queue, trace)
+        namespace, name = self._host.store.namespace, self.workflow.name
+        return RunFacts(namespace, self.run_id, id, name, str(self._kind), queue, trace, flow)
 
     @property
     def _kind(self) -> RunKind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from batuta.authoring.middleware import Middleware
 from batuta.clock import SECOND
@@ -51,6 +51,8 @@ class OutsideCloses:
         start = await start_info(self._store, run, entries)
         trace = (start.trace if start is not None else "") or made_traceparent(run.chain_id)
         facts = RunFacts(self._store.namespace, run_id, run.id, run.name, str(run.kind), run.queue, trace)
+        if start is not None:
+            facts = structs.replace(facts, flow=start.flow)
         at = run.closed_at or 0
         seconds = 0.0 if begun_at is None else max(0, at - begun_at) / SECOND
         return RunClosed(at / SECOND, facts, str(run.state), seconds, run.head + 1, "", run.reason)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from batuta.authoring.client.flows import FlowBackend
-from batuta.clock import SystemClock, as_datetime
+from batuta.clock import SystemClock
 from batuta.errors import InvalidInput, PayloadSealed, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
 from batuta.flows.calls.catalog import WAITS, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.triggers import Asked, Trigger, trigger_of
 from batuta.flows.models import EVENT_SIGNAL, Event, normalised_source, normalised_type, wait_prefix
-from batuta.flows.rows import payload_of
+from batuta.flows.rows import event_view, payload_of
 from batuta.flows.values import MISSING, look_up, parse_path
 from batuta.ids import RunId, new_run_id
 from batuta.journal.flows.records import EventFilter, EventRow, FlowStart, NewEvent
@@ -201,16 +200,7 @@ class Events:
             return self._view(row, {"unreadable": str(error)})
 
     def _view(self, row: EventRow, payload: dict[str, Any]) -> Event:
-        created: datetime = as_datetime(row.created_at)
-        return Event(
-            id=str(row.event_id),
-            tenant_id=self._backend.namespace,
-            type=row.type,
-            payload=payload,
-            source=row.source,
-            external_id=row.external_id,
-            created_at=created,
-        )
+        return event_view(row, self._backend.namespace, payload)
 
 
 def _text(name: str, given: object, longest: int) -> str:

@@ -9,10 +9,12 @@ import msgspec
 from msgspec import UNSET
 
 from batuta.authoring.backend import Description, JournalLine
-from batuta.flows.models import FlowStart, FlowState
-from batuta.flows.views import FlowRun, Link, flow_run
+from batuta.flows.models import FLOW, FlowStart, FlowState
+from batuta.flows.views import FlowRun, Link, flow_run, is_long, joined
 from batuta.ids import RunId
 
+MOST_PARTS: Final = 10
+"""Runs of a long list whose steps are shown, the last ones."""
 MOST_RUNS: Final = 100
 """Of one chain: the first ones and what follows them."""
 
@@ -21,6 +23,7 @@ class Client(Protocol):
     """The part of a client that finds runs."""
 
     async def get_run(self, run_id: Any, workflow: None = None) -> Any: ...
+    async def list(self, /, **where: Any) -> Any: ...
 
 
 async def read_run(client: Client, handle: Any, first: Callable[[Description], Awaitable[RunId | None]]) -> FlowRun:
@@ -36,6 +39,20 @@ async def read_run(client: Client, handle: Any, first: Callable[[Description], A
         links.append(await _link(one))
         following = (await one.timeline()).continued_as
     return flow_run(links or [last])
+
+
+async def with_parts(client: Client, view: FlowRun, run_ids: Sequence[RunId]) -> FlowRun:
+    """The same with the steps that runs of their own did for long lists, the last of them. `run_ids`: of its chain."""
+    if not any(is_long(step) for step in view.steps):
+        return view
+    parts: list[FlowRun] = []
+    for run_id in run_ids:
+        page = await client.list(workflow=FLOW, parent=run_id, limit=MOST_PARTS)
+        for run in page.runs:
+            part = flow_run([await _link(await client.get_run(run.run_id))])
+            if part.start is not None and part.start.part is not UNSET:
+                parts.append(part)
+    return joined(view, parts)
 
 
 async def _link(handle: Any) -> Link:

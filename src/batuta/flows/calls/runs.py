@@ -15,7 +15,7 @@ from batuta.authoring.client.flows import FlowBackend
 from batuta.errors import FlowConflict, InvalidInput, UnknownEvent, UnknownFlow, UnknownRun
 from batuta.flows.calls.catalog import Catalog, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.events import Client, Events
-from batuta.flows.calls.reading import read_run
+from batuta.flows.calls.reading import read_run, with_parts
 from batuta.flows.calls.triggers import Trigger, trigger_of
 from batuta.flows.models import (
     DECIDE,
@@ -150,7 +150,9 @@ class FlowRuns:
 
     async def get(self, run_id: object) -> RunView:
         """With steps, logs and audit. Raises UnknownRun, also for a run that is no flow."""
-        return await self._read(self.handle(run_id))
+        handle = await self.handle(run_id)
+        view = await read_run(self._client, handle, self._first)
+        return await with_parts(self._client, view, [(await handle.describe()).run_id])
 
     async def handle(self, run_id: object) -> Any:
         """Raises UnknownRun."""

@@ -16,6 +16,7 @@ from batuta.flows.expressions import Value, as_text, compile_template
 from batuta.flows.models import FLOW, Event, FlowRoom, FlowStart, run_id_of
 from batuta.flows.program import seconds_of
 from batuta.flows.rows import document_of
+from batuta.journal.entries import FLOW_HEADER
 from batuta.journal.flows.records import FlowRow
 from batuta.names import LONGEST_ID, joined, shortened
 
@@ -63,6 +64,7 @@ class Trigger(Struct, eq=False):
         request = StartRequest(
             workflow=FLOW, input=json.encode([start]), id=run_id_of(start.workflow_id, event.id), tags=start.tags
         )
+        request.headers = {FLOW_HEADER: row.name}
         asked = Asked(row.workflow_id, request)
         if by_hand:
             return asked
