@@ -21,7 +21,7 @@ DEV_LOCKS := requirements/dev.lock requirements/build.lock
 # What must behave the same on every Python: the deterministic loop, turns and replay, orders by seed, and how programs
 # fork and end.
 MATRIX := 3.11 3.12 3.13
-MATRIX_TESTS ?= tests/engine tests/replay tests/properties tests/unit tests/faces tests/testing/test_seeds.py
+MATRIX_TESTS ?= tests/engine tests/replay tests/flows/test_journals.py tests/properties tests/unit tests/faces tests/testing/test_seeds.py
 
 # Files of the tests lie in memory where there is room: syncing them to a disk proves nothing, kills and faults do.
 QUICK := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print $$6 }')

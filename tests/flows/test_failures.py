@@ -1,33 +1,10 @@
 """What happens when the receiver, the worker or the store is away: each of them is, for real."""
 
 import asyncio
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 from chaos.proxy import Proxy
 from tests.flows.http import DEADLINE, Receiver, at_work, calling, orkestr
-
-ROOT = Path(__file__).parents[2]
-
-
-@asynccontextmanager
-async def worker_process(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A worker of its own process, killed at the end of the block."""
-    command = [sys.executable, "-m", "batuta", "worker", "--app", "tests.flows.worker_app:APP", "--url", url]
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-        await process.wait()
+from tests.flows.processes import worker_process
 
 
 # covers E-11
@@ -36,7 +13,7 @@ async def test_a_worker_killed_while_the_receiver_has_the_webhook_sends_it_again
         await api.published(calling(receiver.url))
         receiver.held.clear()  # it has the request, and does not answer
         run_id = await api.run_of(await api.event({"amount": 2500}))
-        async with worker_process(url), asyncio.timeout(DEADLINE):
+        async with worker_process(url, "tests.flows.worker_app:APP"), asyncio.timeout(DEADLINE):
             while not receiver.requests:
                 await asyncio.sleep(0.05)
         receiver.held.set()
