@@ -14,6 +14,7 @@ from batuta.names import check_name
 if TYPE_CHECKING:  # imported by the first use: `import batuta`, for whoever writes workflows, does without a client
     from batuta.bus.broker import Broker
     from batuta.client import Batuta
+    from batuta.clock import Clock
     from batuta.codecs import PayloadCodec
     from batuta.journal.store import Store
     from batuta.settings import Settings
@@ -34,6 +35,7 @@ def connect(
     actor: str | None = None,
     reason: str = "",
     bus: Broker | str | None = None,
+    clock: Clock | None = None,
 ) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
 
@@ -51,6 +53,9 @@ def connect(
     `actor` names the operator in the audit log; without it BATUTA_ACTOR, else the user and host of this process.
     `reason` is the default reason of actions. The log's hashes have a key when BATUTA_AUDIT_KEY is set or payloads are
     encrypted.
+
+    `clock`: the time of a store on SQLite or in memory, for simulations; the machine's unless told. A clock that is
+    moved is noticed by workers that begin afterwards. PostgreSQL has a clock of its own.
     """
     from batuta.client import Batuta
     from batuta.codecs import Encryption
@@ -60,7 +65,7 @@ def connect(
     from batuta.stores.coded import guarded
 
     codecs = _codecs(codec)
-    store = guarded(store_for(url, namespace=namespace, codec=codecs))
+    store = guarded(store_for(url, namespace=namespace, codec=codecs, clock=clock))
     payload_keys = next((one.keys for one in codecs if isinstance(one, Encryption)), None)
 
     async def opening() -> None:
@@ -69,7 +74,7 @@ def connect(
         await store.open()
 
     backend = backend_for(
-        store, None, check_middleware(middleware), Actor(actor, AuditKeys.from_env(payload_keys), reason)
+        store, clock, check_middleware(middleware), Actor(actor, AuditKeys.from_env(payload_keys), reason)
     )
     settings, broker = _broker_for(bus)
     return Batuta(backend, opening, store.close, settings, broker)
@@ -91,9 +96,11 @@ def _broker_for(given: Broker | str | None) -> tuple[Settings, Broker | None]:
     return settings, PulsarBus(settings.bus, admin_url=settings.bus_admin_url)
 
 
-def store_for(url: str | None = None, *, namespace: str | None = None, codec: Codecs = None) -> Store:
-    """The store that a URL names, not opened. Raises InvalidURL, MissingExtra."""
-    return with_codecs(_plain_store(url, namespace), codec)
+def store_for(
+    url: str | None = None, *, namespace: str | None = None, codec: Codecs = None, clock: Clock | None = None
+) -> Store:
+    """The store that a URL names, not opened. Raises InvalidURL, InvalidInput, MissingExtra."""
+    return with_codecs(_plain_store(url, namespace, clock), codec)
 
 
 def with_codecs(store: Store, codec: Codecs = None) -> Store:
@@ -133,7 +140,7 @@ def _says_yes(variable: str) -> bool:
     return text in _YES
 
 
-def _plain_store(url: str | None, namespace: str | None) -> Store:
+def _plain_store(url: str | None, namespace: str | None, clock: Clock | None) -> Store:
     url = url or os.environ.get("BATUTA_DATABASE_URL") or "sqlite:///batuta.db"
     if not isinstance(url, str):
         raise InvalidURL(f"{url!r} is not a URL: give a string, such as 'sqlite:///batuta.db'")
@@ -142,17 +149,19 @@ def _plain_store(url: str | None, namespace: str | None) -> Store:
         case "sqlite":
             from batuta.stores.sqlite import SqliteStore
 
-            return SqliteStore(_sqlite_path(url), namespace=namespace)
+            return SqliteStore(_sqlite_path(url), namespace=namespace, clock=clock)
         case "postgresql" | "postgres":
             from batuta.stores.postgres import PostgresStore
 
+            if clock is not None:
+                raise InvalidInput("clock= is for SQLite and memory: PostgreSQL has a clock of its own")
             return PostgresStore(url, namespace=namespace, defaults=_database_options())
         case "memory":
-            from batuta.stores.memory import MemoryStore
+            from batuta.stores.memory import MemoryDatabase, MemoryStore
 
             if url != "memory://":
                 raise InvalidURL(f"{url!r} has something after memory://, which has neither names nor options")
-            return MemoryStore(namespace=namespace)
+            return MemoryStore(MemoryDatabase(clock), namespace)
         case scheme:
             raise InvalidURL(
                 f"{scheme + '://' if scheme else 'a URL without a scheme'} names no store: "

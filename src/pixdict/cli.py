@@ -71,6 +71,32 @@ def dev(folder: str | None, **options: Any) -> None:
 
 
 @root.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "play_all", is_flag=True, help="Play every scenario.")
+@_servers
+def scenarios(names: tuple[str, ...], play_all: bool, **options: Any) -> None:
+    """Make something go wrong on a stand of its own, and print the ledger that shows what became of it.
+
+    Without a name it lists the scenarios. It ends with 1 when a proof fails, or a part that is needed is missing.
+    """
+    from batuta.errors import BatutaError
+    from pixdict.dev.stand import Options
+    from pixdict.errors import DatabaseTimeout
+    from pixdict.scenarios import SCENARIOS
+    from pixdict.scenarios.command import run, show
+
+    known = [one.name for one in SCENARIOS]
+    if unknown := [name for name in names if name not in known]:
+        raise click.UsageError(f"there is no scenario {unknown[0]!r}: choose one of {', '.join(known)}")
+    if not names and not play_all:
+        return show()
+    try:
+        run(known if play_all else names, Options(port=0, **options))
+    except (BatutaError, DatabaseTimeout) as error:
+        raise click.ClickException(str(error)) from None
+
+
+@root.command()
 @click.option("--role", type=click.Choice(["core", "connect", "bridge", "directory"]), required=True)
 @click.option("--store", default="sqlite:///batuta.db", show_default=True, help="The database of Batuta.")
 @click.option("--bus", help="pulsar://...; without it messages go through the store.")

@@ -141,6 +141,11 @@ class Balances(Gate):
         known = self._known.get(bucket)
         return None if known is None else self._current(known).tokens // self._bridges
 
+    def wait(self, charges: Iterable[Charge]) -> float:
+        """Seconds until all buckets of a request have tokens again, as far as they are known."""
+        empty = (known for one in charges if (known := self._of(one)) is not None and known.bucket.tokens <= 0)
+        return max(map(self._wait, empty), default=0.0)
+
     # -- what a gate does
 
     def enter(self, call: GateCall) -> object:

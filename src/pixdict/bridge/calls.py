@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
+from math import ceil
 from typing import Any, cast
 
 import msgspec
@@ -134,6 +135,7 @@ class Calls:
                 return answer
         except DirectoryRefused as error:
             if error.status == 429:
+                error.retry_after = error.retry_after or ceil(self.balances.wait(charges_of(request)))
                 self._read_policies()
             raise
         except DirectoryUnreachable as error:

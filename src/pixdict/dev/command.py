@@ -10,7 +10,9 @@ from pathlib import Path
 
 import click
 
-from pixdict.dev.stand import ISPB, Options, stand
+from batuta.server import Page
+from pixdict.dev.stand import ISPB, Options, Stand, stand
+from pixdict.scenarios import SCENARIOS, Player, scenarios_page
 
 
 def run(folder: str | None, options: Options) -> None:
@@ -29,13 +31,20 @@ async def _serve(folder: Path, options: Options) -> None:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, ended.set)
-    async with stand(folder, options) as running:
+    players: list[Player] = []
+
+    def scenarios(running: Stand) -> list[Page]:
+        players.append(Player(running, SCENARIOS))
+        return [scenarios_page(players[0])]
+
+    async with stand(folder, options, more=scenarios) as running:
         await running.client.schedules.trigger("monitor-rate-limits-cron")
         for what, where in (
             ("dashboard", running.url),
             ("keys", f"{running.url}/api/v1/keys"),
             ("DICT", f"{running.url}/dict"),
             ("simulator", f"{running.url}/simulator"),
+            ("scenarios", f"{running.url}/scenarios"),
             ("metrics", f"{running.url}/metrics"),
             ("directory", f"{running.directory.url}/api/v2/ (participant {ISPB}, category {options.category})"),
             ("bridge", f"{running.bridge.address} (gRPC, with reflection)"),
@@ -45,3 +54,4 @@ async def _serve(folder: Path, options: Options) -> None:
             click.echo(f"{what:<10} {where}")
         click.echo("Ctrl-C ends it")
         await ended.wait()
+        await players[0].close()

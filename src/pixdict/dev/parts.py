@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ class Stoppable:
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         self._make = make
-        self._open = AsyncExitStack()
+        self._running: AbstractAsyncContextManager[Any] | None = None
 
     async def __aenter__(self) -> Self:
         await self.begin()
@@ -29,10 +29,17 @@ class Stoppable:
         await self.stop()
 
     async def begin(self) -> None:
-        await self._open.enter_async_context(self._make())
+        """Unless it runs."""
+        if self._running is None:
+            made = self._make()
+            await made.__aenter__()
+            self._running = made
 
     async def stop(self) -> None:
-        await self._open.aclose()
+        """Unless it is stopped."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.__aexit__(None, None, None)
 
 
 class SwitchedDatabase:

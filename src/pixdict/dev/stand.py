@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from batuta import Batuta, connect
 from batuta.cache import Cache, open_cache
-from batuta.server import Server
+from batuta.server import Page, Server
 from pixdict.bridge import Bridge, BridgeClient, BridgeSettings, serve
 from pixdict.caches import Lookups, open_caches
 from pixdict.connect.database import Database, open_database
@@ -81,8 +81,10 @@ class Stand:
 
 
 @asynccontextmanager
-async def stand(folder: Path, options: Options = Options()) -> AsyncIterator[Stand]:
-    """Everything, with its files in `folder`."""
+async def stand(
+    folder: Path, options: Options = Options(), *, more: Callable[[Stand], Sequence[Page]] = lambda _: ()
+) -> AsyncIterator[Stand]:
+    """Everything, with its files in `folder`. `more`: further pages."""
     made, counted = Stand(), metrics()
     made.folder, made.options, told = folder, options, f"sqlite:///{folder / 'batuta.db'}"
     async with AsyncExitStack() as stack:
@@ -114,7 +116,7 @@ async def stand(folder: Path, options: Options = Options()) -> AsyncIterator[Sta
         made.core = Core(made.client, made.tables, told_core, replica=replica, caches=caches)
         stack.push_async_callback(made.core.close)
         await stack.enter_async_context(core_worker(made.core, grace=1.0))
-        server = core_server(made.core, metrics=counted, pages=_pages(made, database))
+        server = core_server(made.core, metrics=counted, pages=[*_pages(made, database), *more(made)])
         made.url = await stack.enter_async_context(_dashboard(server, options.port))
         yield made
 
@@ -170,7 +172,7 @@ async def _begin_workers(made: Stand, stack: AsyncExitStack, database: Database,
     await stack.enter_async_context(made.keys)
 
 
-def _pages(made: Stand, database: Database) -> list[Any]:
+def _pages(made: Stand, database: Database) -> list[Page]:
     return [
         dict_page(MonitorTables(database)),
         keys_page(made.tables),

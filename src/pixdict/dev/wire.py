@@ -53,6 +53,8 @@ class Wire:
         self._connections.add(this)
         there: asyncio.StreamWriter | None = None
         try:
+            if self._listening is None:
+                return  # it was cut just now
             back, there = await asyncio.open_connection(*self._to)
             async with asyncio.TaskGroup() as both:
                 both.create_task(_pass_on(reader, there))

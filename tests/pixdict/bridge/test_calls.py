@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace
@@ -253,10 +254,12 @@ async def test_a_request_that_would_get_429_is_not_sent():
 async def test_a_429_that_came_all_the_same_stops_further_requests_and_the_policies_are_read():
     async with stand() as (fake, bridge, client, _):
         fake.on("GET", POLICY, DirectoryRefused("RateLimited"))
-        fake.on("GET", "/api/v2/policies/", policies(), policies(POLICIES_READ=0))
+        half = {"response_time": datetime(2026, 1, 2, 0, 0, 30, tzinfo=UTC)}
+        fake.on("GET", "/api/v2/policies/", replace(policies(), **half), replace(policies(POLICIES_READ=0), **half))
         for _ in range(2):
-            with pytest.raises(RateLimited):
+            with pytest.raises(RateLimited) as caught:
                 await client.get_policy("CLAIMS_READ")
+            assert 0 < caught.value.seconds <= 30, "until the directory's minute is over"
         assert fake.times(POLICY) == 1
         async with asyncio.timeout(20):
             while fake.times("/api/v2/policies/") < 2:
