@@ -8,7 +8,6 @@ import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlparse
-from uuid import uuid4
 
 import httpcore2
 import msgspec
@@ -16,14 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from batuta import connect
-from pixdict.bridge import BridgeClient, BridgeSettings, serve
 from pixdict.cli import root
 from pixdict.connect.monitor import SCHEDULE_ID
 from pixdict.dev.stand import ISPB, OTHER, Options, stand
-from pixdict.dict.claims import Claim
 from tests.cache.conftest import valkey
-from tests.pixdict.core.kit import eventually, key
-from tests.pixdict.directory.kit import account, person
+from tests.pixdict.core.kit import claim, eventually, key
 
 __all__ = ["valkey"]
 
@@ -184,24 +180,29 @@ async def test_a_key_made_over_http_is_on_the_page_of_keys_with_its_run(tmp_path
 async def test_a_claim_of_another_institution_is_on_the_page_of_claims_with_its_run(tmp_path):
     async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
         assert (await browser("POST", "/api/v1/keys", key()))[0] == 201
-        told = BridgeSettings(directory=running.directory.url, participant=OTHER, open_for=FAST.open_for)
-        async with serve(told, running.client, grace=0.5) as other, BridgeClient(other.address) as speaks:
-            claim = Claim(
-                type="OWNERSHIP",
-                key="+5561988887777",
-                key_type="PHONE",
-                claimer_account=account(OTHER),
-                claimer=person("99988877766", "Maria Souza"),
-            )
-            opened = await speaks.create_claim(claim, request_id=uuid4())
-        await (await running.client.schedules.trigger("poll-claims")).result()
+        status, said = await browser.act("others-claim-a-key", {"key": "+5561988887777", "kind": "OWNERSHIP"})
+        assert status == 200, said
+        id = said["message"].split()[1]
 
         async def shown():
             return (await browser.page("claims"))["tables"][0]["rows"]
 
         row = (await eventually(shown))[0]
         assert row[:3] == ["+5561988887777", "OWNERSHIP", "DONOR"]
-        assert row[6:8] == [{"run": f"answer-{opened.id}"}, OTHER]
+        assert row[6:8] == [{"run": f"answer-{id}"}, OTHER]
+
+
+async def test_a_key_of_another_institution_can_be_claimed(tmp_path):
+    async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
+        given = {"key": "+5561977776666", "tax_id_number": "11122233300"}
+        assert (await browser.act("others-create-a-key", given))[0] == 200
+        status, said = await browser("POST", "/api/v1/claims", claim("PORTABILITY", "+5561977776666"))
+        assert status == 201, said
+        [row] = (await browser.page("claims"))["tables"][0]["rows"]
+        assert (row[2], row[3], row[8]) == ("CLAIMER", "OPEN", OTHER)
+        assert (await browser.act("others-create-a-key", {"key": "nothing"}))[0] == 400
+        assert (await browser.act("others-claim-a-key", {"key": "+5561900000000"}))[0] == 400
+        assert (await browser.act("others-claim-a-key", {"kind": "THEFT"}))[0] == 400
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,10 @@ class Nothing(Struct):
     pass
 
 
-def simulator_page(directory: Directory, client: BridgeClient, bridge: Bridge, participant: str) -> Page:
-    """What the simulator has and knows, and its knobs."""
+def simulator_page(
+    directory: Directory, client: BridgeClient, bridge: Bridge, participant: str, more: Sequence[Action] = ()
+) -> Page:
+    """What the simulator has and knows, and its knobs. `more`: further actions."""
 
     async def read(_: Batuta) -> Sequence[Table | Gauges]:
         return [_state(directory, bridge), _balances(directory, bridge, participant), _requests(directory)]
@@ -90,6 +92,7 @@ def simulator_page(directory: Directory, client: BridgeClient, bridge: Bridge, p
         Action(title="Set a balance", form=SetBalance, act=set_balance, danger=True),
         Action(title="Add a fault", form=AddFault, act=add_fault, danger=True, about="* is every operation."),
         Action(title="Clear faults", form=Nothing, act=clear_faults),
+        *more,
     ]
     return Page("Simulator", "/simulator", read, actions=actions)
 

@@ -24,6 +24,7 @@ from pixdict.connect.monitor.page import dict_page
 from pixdict.connect.reconciliation import Audit, reconciliation_page, reconciliation_worker
 from pixdict.connect.worker import monitor_worker
 from pixdict.core import Core, CoreSettings, core_server, core_worker
+from pixdict.dev.other_institution import actions_of
 from pixdict.dev.parts import Primary, Stoppable, SwitchedDatabase, copy_file
 from pixdict.dev.simulator_page import simulator_page
 from pixdict.dev.valkey import own_valkey
@@ -59,6 +60,8 @@ class Stand:
     directory: Directory
     bridge: Bridge
     speaks: BridgeClient
+    other: BridgeClient
+    """To the Bridge of the other institution."""
     client: Batuta
     store: str
     """The address of the store, as every part uses it."""
@@ -98,10 +101,7 @@ async def stand(
         around = [counted, caches.workflows]
         client = connect(made.store, migrate=True, middleware=around, bus=options.bus)
         made.client = await stack.enter_async_context(client)
-        made.bridge = await stack.enter_async_context(
-            serve(_bridge_settings(made), made.client, cache=made.cache, grace=0.5)
-        )
-        made.speaks = await stack.enter_async_context(BridgeClient(made.bridge.address))
+        await _open_bridges(made, stack)
         switch = SwitchedDatabase(await open_database(made.store, made.client))
         stack.push_async_callback(switch.close)
         made.tables, made.primary = KeyTables(switch), Primary(wire, switch)
@@ -135,6 +135,15 @@ async def _wired(stack: AsyncExitStack, url: str, schemes: tuple[str, ...], port
         return None, url
     wire = await stack.enter_async_context(Wire.to(*place))
     return wire, through(url, wire)
+
+
+async def _open_bridges(made: Stand, stack: AsyncExitStack) -> None:
+    """Ours, and that of the other institution. Connect makes the attempts."""
+    told = BridgeSettings(directory=made.directory.url, participant=ISPB, attempts=1, open_for=made.options.open_for)
+    made.bridge = await stack.enter_async_context(serve(told, made.client, cache=made.cache, grace=0.5))
+    made.speaks = await stack.enter_async_context(BridgeClient(made.bridge.address))
+    others = await stack.enter_async_context(serve(structs.replace(told, participant=OTHER), made.client, grace=0.5))
+    made.other = await stack.enter_async_context(BridgeClient(others.address))
 
 
 async def _open_replica(made: Stand, stack: AsyncExitStack) -> KeyTables | None:
@@ -178,13 +187,8 @@ def _pages(made: Stand, database: Database) -> list[Page]:
         keys_page(made.tables),
         claims_page(made.tables),
         reconciliation_page(Audit(database)),
-        simulator_page(made.directory, made.speaks, made.bridge, ISPB),
+        simulator_page(made.directory, made.speaks, made.bridge, ISPB, actions_of(made.directory, made.other, OTHER)),
     ]
-
-
-def _bridge_settings(made: Stand) -> BridgeSettings:
-    """Connect makes the attempts."""
-    return BridgeSettings(directory=made.directory.url, participant=ISPB, attempts=1, open_for=made.options.open_for)
 
 
 @asynccontextmanager

@@ -24,13 +24,8 @@ def scenarios_page(player: Player) -> Page:
 
     async def read(_: Batuta) -> Sequence[Table]:
         newest = [*reversed(player.ledgers.values())]
-        last = newest[:1]
-        return [
-            _table(player),
-            *[_runs(one) for one in last],
-            *[_proof(one) for one in newest],
-            *[_steps(one) for one in last],
-        ]
+        last = [part(one) for one in newest[:1] for part in (_proof, _steps, _runs)]
+        return [_table(player), *last, *[_proof(one) for one in newest[1:]]]
 
     async def play(_: Batuta, given: Any) -> str:
         playing = player.begin(given.scenario)
@@ -79,8 +74,8 @@ def _proof(ledger: Ledger) -> Table:
 
 
 def _steps(ledger: Ledger) -> Table:
-    rows: list[list[Any]] = [[round(seconds, 1), text] for seconds, text in ledger.steps]
-    return Table(title=f"Steps: {ledger.title}", columns=["Second", "What was done"], rows=rows, note="in order")
+    rows: list[list[Any]] = [[f"{seconds:.1f} s", text] for seconds, text in ledger.steps]
+    return Table(title=f"Steps: {ledger.title}", columns=["At", "What was done"], rows=rows, note="in order")
 
 
 def _runs(ledger: Ledger) -> Table:

@@ -167,8 +167,8 @@ class Stage:
         active = [row for row in rows if row.status == "ACTIVE"]
         self.expect("entries in our table, ACTIVE", entries, len(active))
         self.expect("entries in our table, PENDING", 0, sum(row.status == "PENDING" for row in rows))
-        same = {row.entry.key: row.cid for row in active} == stored
-        self.expect("CIDs: ours are the directory's", f"{entries} the same", f"{len(stored)} there", ok=same)
+        same = sum(stored.get(row.entry.key or "") == row.cid for row in active)
+        self.expect("CIDs: ours are the directory's", f"{entries} the same", f"{same} the same")
 
 
 def new_number() -> str:

@@ -78,6 +78,14 @@ class Site:
         self._processes.append(made)
         self.address = made.wait_for(r"http://127\.0\.0\.1:\d+").group() + path
 
+    def serve_pixdict(self, *words: str) -> None:
+        """`pixdict dev`, with its files in this folder."""
+        told = ("dev", "--port", "0", "--folder", str(self.folder / "pixdict"), *words)
+        made = Process(self.folder / "pixdict.log", "pixdict", *told)
+        self._processes.append(made)
+        self.address = made.wait_for(r"dashboard +(http://127\.0\.0\.1:\d+)").group(1)
+        made.wait_for("Ctrl-C ends it")
+
     def serve(self, *words: str) -> None:
         """`dev` (with a worker) or `server` (without), on a port that is free."""
         self.address = self.begin(*words, "--port", "0").wait_for(r"http://127\.0\.0\.1:\d+").group()
