@@ -143,8 +143,8 @@ class Balances(Gate):
 
     def wait(self, charges: Iterable[Charge]) -> float:
         """Seconds until all buckets of a request have tokens again, as far as they are known."""
-        empty = (known for one in charges if (known := self._of(one)) is not None and known.bucket.tokens <= 0)
-        return max(map(self._wait, empty), default=0.0)
+        found = [(known, self._least(one)) for one in charges if (known := self._of(one)) is not None]
+        return max((self._wait(known, least) for known, least in found if known.bucket.tokens < least), default=0.0)
 
     # -- what a gate does
 
