@@ -477,7 +477,7 @@ class Batuta:
         worker: Any = self._backend.worker(
             workflows,
             [*activities, *jobs, *self._deliverers(webhooks), *deliveries.values(), *relaying],
-            queues,
+            queues if relay is None else [*queues, relay.queue],
             schedules,
             on_dead_letter=on_dead_letter,
             retention=retention,

@@ -40,6 +40,8 @@ class Relay:
         self._backend, self._broker, self._store = backend, broker, backend.bus.store
         self._news = asyncio.Event()
         self._send_name, self._refused_name = f"relay.{broker.name}", f"{DELIVERY}relay.{broker.name}"
+        self.queue = self._send_name
+        """Of its own: whatever queues a worker serves, it sends."""
 
     def jobs(self) -> list[Job[..., Any]]:
         """What its worker must have."""
@@ -63,7 +65,7 @@ class Relay:
                 with suppress(BatutaError):
                     if await self._store.unsent_messages(self._broker.name, 1):
                         await self._backend.enqueue(
-                            JobRequest(job=self._send_name, input=b"[]", unique=self._broker.name)
+                            JobRequest(job=self._send_name, input=b"[]", queue=self.queue, unique=self._broker.name)
                         )
                 await self._rest(self._backend.bus.poll_seconds or 1.0)
         finally:
@@ -108,6 +110,7 @@ class Relay:
             await self._backend.enqueue(
                 JobRequest(
                     job=self._refused_name,
+                    queue=self.queue,
                     input=f"[{one.body}]".encode(),
                     id=shortened(f"{self._refused_name}:{joined(one.topic, one.id)}", LONGEST_ID),
                     key=one.key,
