@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -10,7 +11,7 @@ from batuta.authoring.client.documents import retention_document
 from batuta.journal.quotas import NAMES, Quota
 from batuta.server.filters import ReasonQuery
 from batuta.server.http.call import Call, Refused
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import Scope, route
 
 
 class Quotas(Struct):
@@ -129,11 +130,7 @@ async def set_redaction(call: Call) -> Redaction:
 _QUOTA, _RETENTION, _REDACTION = "/api/v1/quotas/{name}", "/api/v1/retention", "/api/v1/redaction"
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.ADMIN
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
+_route = partial(route, changes=Scope.ADMIN)
 ROUTES = (
     _route("GET", "/api/v1/quotas", list_quotas, "The quotas that hold, and what of them is used.", Quotas),
     _route("PUT", _QUOTA, set_quota, "Set a quota, or replace it.", Quotas, body=QuotaBody),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 from msgspec import Struct
@@ -14,7 +13,7 @@ from batuta.clock import SECOND, SystemClock
 from batuta.errors import InvalidInput, InvalidSchedule
 from batuta.server.filters import PageQuery, ReasonQuery
 from batuta.server.http.call import Answer, Call, ago
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody
 from batuta.server.run_options import RunOptions, options_of
 
@@ -177,22 +176,15 @@ async def next_times(call: Call) -> NextTimes:
 _ALL, _ONE = "/api/v1/schedules", "/api/v1/schedules/{id}"
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 ROUTES = (
-    _route("GET", _ALL, list_schedules, "Schedules, by id.", SchedulePage, query=PageQuery, payloads=True, shared=True),
-    _route("POST", _ALL, create, "Make a schedule.", ScheduleView, body=NewScheduleBody, status=201, large=True),
-    _route("GET", _ONE, show, "One schedule.", ScheduleView, payloads=True),
-    _route("PUT", _ONE, replace, "Replace a schedule.", ScheduleView, body=ScheduleBody, large=True),
-    _route("DELETE", _ONE, delete, "No more slots; runs that it began go on.", ScheduleDeleted, query=ReasonQuery),
-    _route("POST", f"{_ONE}/pause", pause, "No slots until it is resumed.", Paused, body=ReasonBody),
-    _route("POST", f"{_ONE}/resume", resume, "Go on with the next slot.", Paused, body=ReasonBody),
-    _route("POST", f"{_ONE}/trigger", trigger, "Begin a run now.", Triggered, body=ReasonBody, status=201),
-    _route(
-        "POST", f"{_ONE}/backfill", backfill, "Begin a run for each slot of a range.", Backfilled, body=BackfillBody
-    ),
-    _route("GET", f"{_ONE}/next", next_times, "The slots that come next.", NextTimes, query=NextQuery),
+    route("GET", _ALL, list_schedules, "Schedules, by id.", SchedulePage, query=PageQuery, payloads=True, shared=True),
+    route("POST", _ALL, create, "Make a schedule.", ScheduleView, body=NewScheduleBody, status=201, large=True),
+    route("GET", _ONE, show, "One schedule.", ScheduleView, payloads=True),
+    route("PUT", _ONE, replace, "Replace a schedule.", ScheduleView, body=ScheduleBody, large=True),
+    route("DELETE", _ONE, delete, "No more slots; runs that it began go on.", ScheduleDeleted, query=ReasonQuery),
+    route("POST", f"{_ONE}/pause", pause, "No slots until it is resumed.", Paused, body=ReasonBody),
+    route("POST", f"{_ONE}/resume", resume, "Go on with the next slot.", Paused, body=ReasonBody),
+    route("POST", f"{_ONE}/trigger", trigger, "Begin a run now.", Triggered, body=ReasonBody, status=201),
+    route("POST", f"{_ONE}/backfill", backfill, "Begin a run for each slot of a range.", Backfilled, body=BackfillBody),
+    route("GET", f"{_ONE}/next", next_times, "The slots that come next.", NextTimes, query=NextQuery),
 )

@@ -10,7 +10,7 @@ from batuta.clock import SECOND, SystemClock
 from batuta.flows.calls.events import Sent
 from batuta.flows.models import Event
 from batuta.server.http.call import Answer, Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody
 from batuta.telemetry import EventAccepted
 
@@ -95,24 +95,17 @@ async def show(call: Call) -> EventDocument:
 
 _ALL, _ONE = "/api/events", "/api/events/{id}"
 
-
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
-    return Route(
-        method=method,
-        path=path,
-        scope=scope,
-        handler=handler,
-        summary=summary,
-        answer=answer,
-        payloads=method == "GET",
-        **more,
-    )
-
-
 ROUTES = (
-    _route("GET", _ALL, list_events, "Events, newest first, with their runs.", EventDocuments, query=EventQuery),
-    _route(
+    route(
+        "GET",
+        _ALL,
+        list_events,
+        "Events, newest first, with their runs.",
+        EventDocuments,
+        query=EventQuery,
+        payloads=True,
+    ),
+    route(
         "POST",
         _ALL,
         send,
@@ -122,8 +115,8 @@ ROUTES = (
         status=201,
         large=True,
     ),
-    _route("GET", _ONE, show, "One event, with its runs.", EventDocument),
-    _route(
+    route("GET", _ONE, show, "One event, with its runs.", EventDocument, payloads=True),
+    route(
         "POST",
         f"{_ONE}/replay",
         replay,

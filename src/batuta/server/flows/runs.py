@@ -11,7 +11,7 @@ from batuta.errors import FlowConflict
 from batuta.flows.models import AuditLog, LogLevel, Run, RunLog, RunStatus, StepRun
 from batuta.flows.views import FlowRun as RunView
 from batuta.server.http.call import Answer, Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody
 
 
@@ -173,33 +173,24 @@ async def decide(call: Call) -> Decided:
 
 _ALL, _ONE = "/api/runs", "/api/runs/{id}"
 
-
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
-    return Route(
-        method=method,
-        path=path,
-        scope=scope,
-        handler=handler,
-        summary=summary,
-        answer=answer,
-        payloads=method == "GET",
-        **more,
-    )
-
-
 ROUTES = (
-    _route("GET", _ALL, list_runs, "Runs of flows, newest first.", FlowRunPage, query=RunQuery),
-    _route(
+    route("GET", _ALL, list_runs, "Runs of flows, newest first.", FlowRunPage, query=RunQuery, payloads=True),
+    route(
         "POST", _ALL, start, "Run a published flow for an event, once.", FlowRun, body=RunBody, status=201, large=True
     ),
-    _route(
-        "GET", f"{_ALL}/failed", failed, "Failed runs with their error logs and steps.", FailedRuns, query=FailedQuery
+    route(
+        "GET",
+        f"{_ALL}/failed",
+        failed,
+        "Failed runs with their error logs and steps.",
+        FailedRuns,
+        query=FailedQuery,
+        payloads=True,
     ),
-    _route("GET", _ONE, show, "One run of a flow, with steps, logs and audit.", FlowRunDocument),
-    _route("POST", f"{_ONE}/retry", retry, "Go on from the step that failed.", FlowRun, body=ReasonBody),
-    _route("POST", f"{_ONE}/cancel", cancel, "Ask a run to end.", FlowRun, body=ReasonBody),
-    _route(
+    route("GET", _ONE, show, "One run of a flow, with steps, logs and audit.", FlowRunDocument, payloads=True),
+    route("POST", f"{_ONE}/retry", retry, "Go on from the step that failed.", FlowRun, body=ReasonBody),
+    route("POST", f"{_ONE}/cancel", cancel, "Ask a run to end.", FlowRun, body=ReasonBody),
+    route(
         "POST",
         f"{_ONE}/decide",
         decide,
@@ -208,5 +199,13 @@ ROUTES = (
         body=DecisionBody,
         large=True,
     ),
-    _route("GET", "/api/approvals", approvals, "Runs that wait for a person.", ApprovalPage, query=FailedQuery),
+    route(
+        "GET",
+        "/api/approvals",
+        approvals,
+        "Runs that wait for a person.",
+        ApprovalPage,
+        query=FailedQuery,
+        payloads=True,
+    ),
 )

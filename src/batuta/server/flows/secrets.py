@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from msgspec import Struct
 
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import Scope, route
 
 
 class SecretBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -52,12 +52,8 @@ async def delete_secret(call: Call) -> SecretDeleted:
     return SecretDeleted(call.id, await call.client.flows.secrets.remove(call.id, reason=call.query.reason))
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.ADMIN
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 _ONE = "/api/secrets/{name}"
+_route = partial(route, changes=Scope.ADMIN)
 ROUTES = (
     _route("GET", "/api/secrets", list_secrets, "The names of secrets of flows.", SecretNames),
     _route("PUT", _ONE, set_secret, "Keep a secret. It is never shown again.", SecretSet, body=SecretBody, large=True),

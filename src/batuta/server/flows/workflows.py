@@ -15,7 +15,7 @@ from batuta.flows.rehearsal import Double, Rehearsal, rehearse
 from batuta.flows.schema import json_schema
 from batuta.flows.validation import check_document, read_json
 from batuta.server.http.call import Answer, Call, Refused
-from batuta.server.http.routing import Repeat, Route, Scope
+from batuta.server.http.routing import Repeat, route
 from batuta.server.run_actions import ReasonBody
 
 
@@ -177,15 +177,10 @@ async def show_schema(_: Call) -> FlowSchema:
 _ALL, _ONE = "/api/workflows", "/api/workflows/{id}"
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 ROUTES = (
-    _route("GET", _ALL, list_workflows, "Flows, by name, the newest version first.", WorkflowPage, query=WorkflowQuery),
-    _route("POST", _ALL, create, "Keep a flow as a draft.", Workflow, body=WorkflowBody, status=201, large=True),
-    _route(
+    route("GET", _ALL, list_workflows, "Flows, by name, the newest version first.", WorkflowPage, query=WorkflowQuery),
+    route("POST", _ALL, create, "Keep a flow as a draft.", Workflow, body=WorkflowBody, status=201, large=True),
+    route(
         "POST",
         f"{_ALL}/validate",
         check,
@@ -195,7 +190,7 @@ ROUTES = (
         large=True,
         repeat=Repeat.FREE,
     ),
-    _route(
+    route(
         "POST",
         f"{_ALL}/dry-run",
         dry_run,
@@ -205,11 +200,11 @@ ROUTES = (
         large=True,
         repeat=Repeat.FREE,
     ),
-    _route("GET", f"{_ALL}/schema", show_schema, "The JSON Schema of flows.", FlowSchema),
-    _route("GET", _ONE, show, "One version of a flow.", Workflow),
-    _route("PATCH", _ONE, change, "Change a draft.", Workflow, body=WorkflowChanges, large=True),
-    _route("POST", f"{_ONE}/publish", publish, "Publish a draft: it never changes again.", Workflow, body=PublishBody),
-    _route(
+    route("GET", f"{_ALL}/schema", show_schema, "The JSON Schema of flows.", FlowSchema),
+    route("GET", _ONE, show, "One version of a flow.", Workflow),
+    route("PATCH", _ONE, change, "Change a draft.", Workflow, body=WorkflowChanges, large=True),
+    route("POST", f"{_ONE}/publish", publish, "Publish a draft: it never changes again.", Workflow, body=PublishBody),
+    route(
         "POST",
         f"{_ONE}/versions",
         new_version,
@@ -218,6 +213,6 @@ ROUTES = (
         body=ReasonBody,
         status=201,
     ),
-    _route("POST", f"{_ONE}/activate", activate, "Let events start this version.", Workflow, body=ReasonBody),
-    _route("POST", f"{_ONE}/deactivate", deactivate, "Let events start it no longer.", Workflow, body=ReasonBody),
+    route("POST", f"{_ONE}/activate", activate, "Let events start this version.", Workflow, body=ReasonBody),
+    route("POST", f"{_ONE}/deactivate", deactivate, "Let events start it no longer.", Workflow, body=ReasonBody),
 )

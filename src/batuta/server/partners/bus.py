@@ -13,7 +13,7 @@ from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.records import LetterReason
 from batuta.server.filters import ReasonQuery
 from batuta.server.http.call import Answer, Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import Scope, route
 
 _LAST = 20
 
@@ -118,15 +118,10 @@ async def prune(call: Call) -> PrunedMessages:
     return PrunedMessages(await call.client.bus.prune(parse_duration(call.body.keep)))
 
 
-def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    scope = more.pop("scope", Scope.VIEWER if method == "GET" else Scope.OPERATOR)
-    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
-
-
 _ALL = "/api/v1/bus"
 ROUTES = (
-    _route("GET", _ALL, overview, "Topics, subscriptions and what waits.", BusPage, query=BusQuery, payloads=True),
-    _route(
+    route("GET", _ALL, overview, "Topics, subscriptions and what waits.", BusPage, query=BusQuery, payloads=True),
+    route(
         "GET",
         f"{_ALL}/messages",
         messages,
@@ -135,7 +130,7 @@ ROUTES = (
         query=MessagesQuery,
         payloads=True,
     ),
-    _route(
+    route(
         "POST",
         f"{_ALL}/messages",
         publish,
@@ -145,7 +140,7 @@ ROUTES = (
         status=201,
         large=True,
     ),
-    _route(
+    route(
         "DELETE",
         f"{_ALL}/subscriptions/{{id}}",
         delete,
@@ -154,7 +149,7 @@ ROUTES = (
         query=ReasonQuery,
         scope=Scope.ADMIN,
     ),
-    _route(
+    route(
         "POST",
         f"{_ALL}/prune",
         prune,
