@@ -47,3 +47,15 @@ class ConstraintViolation(NonRetryable):
 
 class InvalidPayload(NonRetryable):
     """The bus refused a message."""
+
+
+PASSING = (
+    BridgeError,
+    BridgeUnavailable,
+    ConstraintViolation,
+    DatabaseTimeout,
+    InvalidArgument,
+    NotFound,
+    RateLimited,
+)
+"""Errors that end one run of a schedule. The next slot begins another run, so they are no dead letters."""

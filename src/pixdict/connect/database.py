@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import asyncpg
 
@@ -57,6 +57,28 @@ class Database(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class SmallTables:
+    """Tables that are made before the first statement on them."""
+
+    schema: ClassVar[Sequence[str]]
+    """Statements that make them. `{time}` stands for the type of a time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._is_ready = False
+
+    async def prepare(self) -> None:
+        """Create what is missing."""
+        if not self._is_ready:
+            time = "TIMESTAMPTZ" if self._database.partitions else "TEXT"
+            await self._database.script([one.format(time=time) for one in self.schema])
+            self._is_ready = True
+
+    async def _run(self, statement: str, *values: Any) -> Rows:
+        await self.prepare()
+        return await self._database.run(statement, *values)
 
 
 async def open_database(url: str, client: Batuta | None = None) -> Database:

@@ -90,19 +90,11 @@ class Route(Struct, frozen=True, kw_only=True):
         return "_".join([self.method.lower(), *words]) if words else f"{self.method.lower()}_{self.path.strip('/')}"
 
 
-def route(
-    method: str,
-    path: str,
-    handler: Any,
-    summary: str,
-    answer: Any,
-    *,
-    changes: Scope = Scope.OPERATOR,
-    scope: Scope | None = None,
-    **more: Any,
-) -> Route:
-    """A route that viewers may read with and `changes` may change with, unless `scope` says otherwise."""
-    scope = scope or (Scope.VIEWER if method == "GET" else changes)
+def route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
+    """A route that viewers may read with and operators may change with. `changes`: others may change with it; `scope`:
+    who may ask at all."""
+    changes = more.pop("changes", Scope.OPERATOR)
+    scope = more.pop("scope", Scope.VIEWER if method == "GET" else changes)
     return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
 
 

@@ -184,8 +184,8 @@ async def resend(call: Call) -> Answer:
 
 
 _ALL, _ONE = "/api/v1/webhooks", "/api/v1/webhooks/{id}"
-_ADMIN: dict[str, Any] = {"scope": Scope.ADMIN}
-_SECRET: dict[str, Any] = {"scope": Scope.ADMIN, "repeat": Repeat.SECRET}
+_ADMIN = {"scope": Scope.ADMIN}
+_SECRET = {"scope": Scope.ADMIN, "repeat": Repeat.SECRET}
 ROUTES = (
     route("GET", _ALL, overview, "Endpoints and deliveries.", WebhooksPage, query=DeliveriesQuery, payloads=True),
     route(

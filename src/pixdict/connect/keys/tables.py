@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, json
 
 from batuta.clock import SystemClock, as_datetime
-from pixdict.connect.database import Database, DatabaseTransaction, Rows
+from pixdict.connect.database import Database, DatabaseTransaction, Rows, SmallTables
 from pixdict.connect.keys.models import ClaimRow, EntryRow, EntryStatus, Outcome
 from pixdict.dict.claims import Claim, ExtendedClaim
 from pixdict.dict.entries import Entry
@@ -177,25 +177,15 @@ class ChangedTables(_Writes):
         return await self._transaction.run(statement, *values)
 
 
-class KeyTables(_Writes):
+class KeyTables(SmallTables, _Writes):
     """Reads and writes them, each write durable by itself. Methods raise DatabaseTimeout, ConstraintViolation,
     InvalidArgument."""
 
+    schema = _SCHEMA
+
     def __init__(self, database: Database, watch: Watch | None = None) -> None:
-        self._database = database
+        super().__init__(database)
         self.watch = watch
-        self._is_ready = False
-
-    async def prepare(self) -> None:
-        """Create what is missing."""
-        if not self._is_ready:
-            time = "TIMESTAMPTZ" if self._database.partitions else "TEXT"
-            await self._database.script([one.format(time=time) for one in _SCHEMA])
-            self._is_ready = True
-
-    async def _run(self, statement: str, *values: Any) -> Rows:
-        await self.prepare()
-        return await self._database.run(statement, *values)
 
     async def run(self, statement: str, *values: Any) -> Rows:
         """One statement of those who compare the tables with the directory."""

@@ -8,33 +8,14 @@ from datetime import timedelta
 from batuta import Schedule, cron, info, logger, now, safe_point, workflow
 from pixdict.connect.monitor.activities import RateLimitActivities
 from pixdict.connect.monitor.models import LoopState
-from pixdict.errors import (
-    BridgeError,
-    BridgeUnavailable,
-    ConstraintViolation,
-    DatabaseTimeout,
-    InvalidArgument,
-    NotFound,
-    RateLimited,
-)
+from pixdict.errors import PASSING
 
 QUEUE = "dict-task-queue"
 SCHEDULE_ID = "monitor-rate-limits-cron"
 PERIOD = timedelta(minutes=5)
 
-EXPECTED: list[type[Exception]] = [
-    BridgeError,
-    BridgeUnavailable,
-    ConstraintViolation,
-    DatabaseTimeout,
-    InvalidArgument,
-    NotFound,
-    RateLimited,
-]
-"""Errors that end one check. The next slot makes the next one, so they are no dead letters."""
 
-
-@workflow(fails=EXPECTED)
+@workflow(fails=PASSING)
 async def monitor_rate_limits() -> int:
     """Read all policies, store them, and tell of those that run dry. The result is the number of alerts."""
     found = await RateLimitActivities.get_policies()
@@ -78,7 +59,7 @@ async def monitor_rate_limits_loop(state: LoopState = LoopState()) -> None:
         alerts = state.alerts
         try:
             alerts += await monitor_rate_limits()
-        except tuple(EXPECTED) as error:
+        except PASSING as error:
             logger.error("check %d of %s failed: %s", state.checks + 1, info().id, error)
         state = LoopState(state.checks + 1, alerts, now())
         await safe_point(state)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from pixdict.connect.database import Database
+from pixdict.connect.database import SmallTables
 from pixdict.connect.reconciliation.models import Change, Report
 
 _SCHEMA = (
@@ -41,19 +39,10 @@ _REPORT = ", ".join(Report.__struct_fields__)
 _CHANGE = ", ".join(Change.__struct_fields__)
 
 
-class Audit:
+class Audit(SmallTables):
     """Reads and writes it. Each statement may be repeated. Methods raise DatabaseTimeout."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._is_ready = False
-
-    async def _run(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        if not self._is_ready:
-            time = "TIMESTAMPTZ" if self._database.partitions else "TEXT"
-            await self._database.script([one.format(time=time) for one in _SCHEMA])
-            self._is_ready = True
-        return await self._database.run(statement, *values)
+    schema = _SCHEMA
 
     async def note(self, change: Change) -> None:
         """Before a row of ours is changed, so that a crash cannot hide it."""

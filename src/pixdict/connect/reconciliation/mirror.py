@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pixdict.connect.database import Database
+from pixdict.connect.database import SmallTables
 from pixdict.dict.cids import EMPTY_VSYNC, vsync_of
 from pixdict.dict.keys import KeyType
 from pixdict.dict.messages import CidSetEvent
@@ -28,19 +28,10 @@ _KEPT = timedelta(days=2)
 """For how long it is known when an identifier was removed."""
 
 
-class Mirror:
+class Mirror(SmallTables):
     """Reads and writes it. Each statement may be repeated. Methods raise DatabaseTimeout."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._is_ready = False
-
-    async def _run(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        if not self._is_ready:
-            time = "TIMESTAMPTZ" if self._database.partitions else "TEXT"
-            await self._database.script([one.format(time=time) for one in _SCHEMA])
-            self._is_ready = True
-        return await self._database.run(statement, *values)
+    schema = _SCHEMA
 
     async def until(self, key_type: str) -> datetime | None:
         """The time of the newest event that is known."""

@@ -23,15 +23,7 @@ from pixdict.connect.reconciliation.models import (
     Walked,
 )
 from pixdict.dict.keys import KeyType
-from pixdict.errors import (
-    BridgeError,
-    BridgeUnavailable,
-    ConstraintViolation,
-    DatabaseTimeout,
-    InvalidArgument,
-    NotFound,
-    RateLimited,
-)
+from pixdict.errors import PASSING
 
 QUEUE = "dict-reconciliation"
 SCHEDULE_ID = "reconcile-keys"
@@ -39,19 +31,8 @@ ZONE = "America/Sao_Paulo"
 _SAMPLE = 10
 """Differences that an alert names."""
 
-EXPECTED: list[type[Exception]] = [
-    BridgeError,
-    BridgeUnavailable,
-    ConstraintViolation,
-    DatabaseTimeout,
-    InvalidArgument,
-    NotFound,
-    RateLimited,
-]
-"""Errors that end one reconciliation. The next night makes the next one, so they are no dead letters."""
 
-
-@workflow(fails=EXPECTED)
+@workflow(fails=PASSING)
 async def reconcile_keys(options: Options = Options()) -> list[Report]:
     """Every type of keys, one after the other. A type that fails does not keep the others from being reconciled."""
     reports: list[Report] = []
@@ -59,7 +40,7 @@ async def reconcile_keys(options: Options = Options()) -> list[Report]:
     for key_type in KeyType:
         try:
             reports.append(await _reconcile(str(key_type), options))
-        except tuple(EXPECTED) as error:
+        except PASSING as error:
             logger.error("keys of type %s are not reconciled: %s", key_type, error)
             failure = failure or error
             reports.append(await _closed(str(key_type), FAILED, detail=str(error)))
