@@ -6,7 +6,9 @@ import pytest
 from prometheus_client import generate_latest
 
 import batuta
-from batuta.cache import Entity, open_cache
+from batuta.cache import Cache, Entity, EntityUse, MemoryCache, RedisCache, RedisOptions, open_cache
+from batuta.cache.uses import Uses, uses_of
+from batuta.clock import SECOND, ManualClock, SystemClock
 from batuta.metrics import Metrics
 from batuta.server import Server
 from batuta.server.partners.cache import CacheWatch
@@ -68,3 +70,53 @@ async def test_a_redis_that_is_away_is_said_and_harms_no_other_metric() -> None:
         server.cache = CacheWatch("nonsense")
         assert (await web.get("/api/v1/cache")).json["up"] is False
         await server.close()
+
+
+async def test_hits_by_entity_of_all_processes_are_on_the_page(valkey: ValkeyServer) -> None:
+    now = SystemClock().now()
+    for clock in (ManualClock(now), ManualClock(now)):  # two processes
+        backend = await RedisCache.connect(valkey.url, RedisOptions(min_idle=0))
+        async with Cache(backend, clock=clock, tell_every=10) as cache:
+            entries = Entity(cache, "shown:entry:id:{entry_id}", str, lifetime=60, absent_lifetime=60)
+            assert await entries.get(entry_id="1") in (None, "x")
+            await entries.put("x", entry_id="1")
+            await entries.put_absent(entry_id="2")
+            assert [await entries.get(entry_id=id) for id in "112"] == ["x", "x", None]
+            clock.advance(11)
+            await entries.get(entry_id="1")
+            assert cache._telling is not None
+            await cache._telling
+            assert await backend.without_lifetime(10) == []
+    async with batuta.connect("memory://") as client:
+        server = Server(client)
+        server.cache = CacheWatch(valkey.url)
+        entities = (await Web(server.serve).get("/api/v1/cache")).json["entities"]
+        await server.close()
+    [shown] = [one for one in entities if one["entity"] == "shown:entry:id"]
+    assert {name: shown[name] for name in ("entity", "hits", "absent", "misses", "failed")} == {
+        "entity": "shown:entry:id",
+        "hits": 7,
+        "absent": 2,
+        "misses": 1,
+        "failed": 0,
+    }
+
+
+async def test_a_cache_that_is_away_is_told_nothing_and_harms_nobody() -> None:
+    backend = await RedisCache.connect("redis://127.0.0.1:1/0", RedisOptions(min_idle=0, retries=0))
+    async with Cache(backend, tell_every=0.001) as cache:
+        entity = Entity(cache, "test:number:{id}", int, lifetime=60)
+        for number in range(8):
+            assert await entity.get(id=number) is None
+
+
+async def test_counts_that_cannot_be_read_are_left_out() -> None:
+    backend, now = MemoryCache(), 1_700_000_000 * SECOND
+    mine = Uses()
+    mine.note("dict:entry:id", "hit", 0.5)
+    mine.note("dict:entry:id", "ok", 0.5)
+    await mine.write(backend, now)
+    await backend.add_members(f"batuta:cache:processes:{now // SECOND // 3600}", ["other", "gone"], 60)
+    await backend.put("batuta:cache:uses:other", b"[1", 60)
+    assert await uses_of(backend, now + 3600 * SECOND) == [EntityUse(entity="dict:entry:id", hits=1, seconds=0.5)]
+    assert await uses_of(backend, now + 7200 * SECOND) == []

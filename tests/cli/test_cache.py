@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from batuta.cache import Entity, RedisCache, RedisOptions, open_cache
+from batuta.cache import Cache, Entity, RedisCache, RedisOptions, open_cache
 from batuta.cli import root
 from batuta.testing.valkey import ValkeyServer
 
@@ -37,6 +37,20 @@ def test_a_value_is_shown_decompressed(url: str) -> None:
 def test_keys_memory_and_evictions_are_shown(url: str) -> None:
     assert "keys     2" in call(url, "info").output
     assert '"evicted": 0' in call(url, "info", "--json").output
+
+
+def test_hits_are_shown_by_entity(url: str) -> None:
+    assert "no process has told" in call(url, "entities").output
+
+    async def look() -> None:
+        async with Cache(await RedisCache.connect(url, RedisOptions(min_idle=0)), tell_every=0.001) as cache:
+            small = Entity(cache, "test:small:{id}", str, lifetime=60)
+            while not await cache.uses():
+                assert await small.get(id=1) == "hello"
+
+    asyncio.run(look())
+    assert "100.0%" in call(url, "entities").output
+    assert '"entity": "test:small"' in call(url, "entities", "--json").output
 
 
 def test_a_key_without_a_lifetime_is_found_and_deleted(url: str) -> None:

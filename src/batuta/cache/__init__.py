@@ -15,6 +15,7 @@ from batuta.cache.entity import Entity, MemberSet
 from batuta.cache.keys import KeyPattern
 from batuta.cache.memory import MemoryCache
 from batuta.cache.redis import RedisCache, RedisOptions
+from batuta.cache.uses import EntityUse
 from batuta.cache.windows import WindowCounter
 from batuta.clock import Clock
 from batuta.durations import Duration, in_seconds
@@ -24,6 +25,7 @@ __all__ = [
     "CacheBackend",
     "CacheInfo",
     "Entity",
+    "EntityUse",
     "KeyPattern",
     "MemberSet",
     "MemoryCache",
@@ -33,6 +35,8 @@ __all__ = [
     "WindowCounter",
     "open_cache",
 ]
+
+_TELL_EVERY = 10.0
 
 
 async def open_cache(
@@ -51,4 +55,4 @@ async def open_cache(
         return Cache(MemoryCache(clock=clock), timeout=timeout, observer=observer, clock=clock)
     chosen = options or RedisOptions()
     backend = await RedisCache.connect(url, chosen, bounded=in_seconds(timeout) <= chosen.read_timeout)
-    return Cache(backend, timeout=timeout, observer=observer, clock=clock)
+    return Cache(backend, timeout=timeout, observer=observer, clock=clock, tell_every=_TELL_EVERY)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from batuta.cache.backend import CacheBackend, CacheInfo
 from batuta.cache.breaker import LocalBreaker
+from batuta.cache.uses import EntityUse, Uses, uses_of
 from batuta.clock import Clock, SystemClock
 from batuta.durations import Duration, in_seconds
 from batuta.errors import BatutaError, InvalidInput
@@ -34,7 +36,8 @@ class Cache:
     """Where entities keep their values. A failing backend is a miss; a failing invalidation is made up for.
 
     `timeout` bounds every operation. After `failures` operations in a row that failed, the backend is left alone for
-    `retry_after`; then one operation tries again.
+    `retry_after`; then one operation tries again. `tell_every`: how often this process leaves its hits and misses in
+    the backend, for the page *Cache*; None: never.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Cache:
         retry_after: Duration = 2.0,
         observer: Observer | None = None,
         clock: Clock | None = None,
+        tell_every: Duration | None = None,
     ) -> None:
         self._timeout = in_seconds(timeout)
         if not self._timeout > 0:
@@ -56,6 +60,9 @@ class Cache:
         self._observer = observer
         self._stale: dict[str, float] = {}
         """Keys that may hold an old value, because their deletion failed, until when."""
+        self._uses, self._tell_every = Uses(), math.inf if tell_every is None else in_seconds(tell_every)
+        self._tell_at = self._clock.monotonic() + self._tell_every
+        self._telling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,6 +73,9 @@ class Cache:
         await self.close()
 
     async def close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
         await self._backend.close()
 
     @property
@@ -144,11 +154,28 @@ class Cache:
         for key in keys:
             self._stale.pop(key, None)
 
+    async def uses(self) -> list[EntityUse]:
+        """Hits and misses by entity, of all processes that use the cache. Raises what the backend raises."""
+        async with asyncio.timeout(self._timeout):
+            return await uses_of(self._backend, self._clock.now())
+
+    async def _write_uses(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._uses.write(self._backend, self._clock.now())
+        except Exception as error:  # noqa: BLE001 - the next time comes
+            log.debug("the hits by entity are not told: %r", error)
+
     def _tell(self, entity: str, operation: str, outcome: str, began: float) -> None:
+        now = self._clock.monotonic()
+        self._uses.note(entity, outcome, now - began)
+        if now >= self._tell_at and self._breaker.closed:
+            self._tell_at = now + self._tell_every
+            self._telling = asyncio.get_running_loop().create_task(self._write_uses(), name="batuta-cache-uses")
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s %s: %s in %.2f ms", entity, operation, outcome, 1_000 * (self._clock.monotonic() - began))
+            log.debug("%s %s: %s in %.2f ms", entity, operation, outcome, 1_000 * (now - began))
         if self._observer is not None:
-            self._observer(entity, operation, outcome, self._clock.monotonic() - began)
+            self._observer(entity, operation, outcome, now - began)
 
     def tell(self, entity: str, outcome: str, began: float) -> None:
         """Report a look: hit, miss or absent."""

@@ -14,7 +14,7 @@ from batuta.cli.common.target import console, json_option, print_json
 from batuta.errors import BatutaError, StoreUnavailable
 
 if TYPE_CHECKING:
-    from batuta.cache import CacheInfo, RedisCache
+    from batuta.cache import CacheInfo, EntityUse, RedisCache
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ cache = LazyGroup(
     {
         "check": ("batuta.cli.cache:check", "Find keys without a lifetime."),
         "delete": ("batuta.cli.cache:delete", "Delete values, so that they are loaded anew."),
+        "entities": ("batuta.cli.cache:entities", "Show hits and misses by entity."),
         "info": ("batuta.cli.cache:info", "Show keys, memory and evictions."),
         "show": ("batuta.cli.cache:show", "Show a value and how long it will be there."),
     },
@@ -49,6 +50,32 @@ def info(redis_url: str, as_json: bool) -> None:
         return
     limit = f"{found.memory_max:,}" if found.memory_max else "no limit"
     say(f"keys     {found.keys:,}\nmemory   {found.memory_used:,} bytes of {limit}\nevicted  {found.evicted:,}")
+
+
+@click.command()
+@with_redis
+@json_option
+def entities(redis_url: str, as_json: bool) -> None:
+    """Show hits and misses by entity: of all processes that use the cache now, since each of them began."""
+    from batuta.cache.uses import uses_of
+    from batuta.clock import SystemClock
+
+    found: list[EntityUse] = _ask(redis_url, lambda redis: uses_of(redis, SystemClock().now()))
+    if as_json:
+        print_json({"entities": found})
+        return
+    from batuta.cli.output.tables import table
+
+    made = table("entity", "hits", "looks", "absent", "mean", "failed")
+    for one in found:
+        looks = one.hits + one.absent + one.misses
+        share = f"{(one.hits + one.absent) / looks:.1%}" if looks else ""
+        mean = f"{1_000 * one.seconds / looks:.2f} ms" if looks else ""
+        made.add_row(one.entity, share, f"{looks:,}", f"{one.absent:,}", mean, f"{one.failed:,}")
+    page: Any = console()
+    page.print(made)
+    if not found:
+        say("no process has told of its looks in the last minutes", err=True)
 
 
 @click.command()

@@ -553,4 +553,5 @@ export interface CacheDocument {
   error: string;
   seconds: number;
   info: { kind: string; keys: number; memory_used: number; memory_max: number; evicted: number; hits: number; misses: number } | null;
+  entities: { entity: string; hits: number; absent: number; misses: number; failed: number; seconds: number }[];
 }

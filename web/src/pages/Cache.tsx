@@ -9,6 +9,8 @@ import { useResource } from "../state/live";
 
 const EVERY = 5_000;
 const KEPT = 80;
+const ENOUGH = 1_000;
+const LOW = 0.7;
 
 /** What the Redis of the application says of itself. */
 export default function Cache(): JSX.Element {
@@ -29,6 +31,7 @@ export default function Cache(): JSX.Element {
       {found.error && <Trouble error={found.error} retry={reload} />}
       {!found.data && found.loading && <Loading />}
       {found.data && <section class="card">{found.data.configured ? <Facts cache={found.data} /> : <NotKnown />}</section>}
+      {found.data && found.data.entities.length > 0 && <Entities cache={found.data} />}
     </>
   );
 }
@@ -75,6 +78,59 @@ function Facts({ cache }: { cache: CacheDocument }): JSX.Element {
         </Fragment>
       ))}
     </dl>
+  );
+}
+
+/** Looks of all processes that use the cache. */
+function Entities({ cache }: { cache: CacheDocument }): JSX.Element {
+  return (
+    <section class="card scroll-x after">
+      <header>
+        <h2>Hits by entity</h2>
+      </header>
+      <table class="stacks">
+        <thead>
+          <tr>
+            <th>Entity</th>
+            <th class="num">Hits</th>
+            <th class="num">Looks</th>
+            <th class="num">Known to be absent</th>
+            <th class="num">Mean</th>
+            <th class="num">Failed</th>
+          </tr>
+        </thead>
+        <tbody>
+          {cache.entities.map((one) => {
+            const looks = one.hits + one.absent + one.misses;
+            const share = looks === 0 ? null : (one.hits + one.absent) / looks;
+            return (
+              <tr key={one.entity}>
+                <td class="mono strong">{one.entity}</td>
+                <td data-label="Hits" class="num">
+                  <span class="row-gap">
+                    {share === null ? "–" : percent(share)}
+                    {share !== null && looks >= ENOUGH && share < LOW && <Chip look={{ tone: "retry", label: "low" }} />}
+                  </span>
+                </td>
+                <td data-label="Looks" class="num">
+                  {grouped(looks)}
+                </td>
+                <td data-label="Known to be absent" class="num">
+                  {grouped(one.absent)}
+                </td>
+                <td data-label="Mean" class="num">
+                  {looks === 0 ? "–" : `${((one.seconds / looks) * 1000).toFixed(2)} ms`}
+                </td>
+                <td data-label="Failed" class="num">
+                  {grouped(one.failed)}
+                </td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+      <p class="faint small facts-list">Of the processes that use the cache now, since each of them began. What is known to be absent counts as a hit.</p>
+    </section>
   );
 }
 

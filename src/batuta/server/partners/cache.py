@@ -8,7 +8,8 @@ import os
 
 from msgspec import Struct
 
-from batuta.cache import CacheBackend, CacheInfo, RedisCache, RedisOptions
+from batuta.cache import CacheBackend, CacheInfo, EntityUse, RedisCache, RedisOptions
+from batuta.cache.uses import uses_of
 from batuta.clock import SystemClock
 from batuta.server.http.call import Call
 from batuta.server.http.routing import Route, Scope
@@ -33,6 +34,8 @@ class CacheDocument(Struct, kw_only=True):
     seconds: float = 0.0
     """How long it took to answer."""
     info: CacheInfo | None = None
+    entities: list[EntityUse] = []
+    """Hits and misses by entity, as the processes that use it have told in the last minutes."""
 
 
 class CacheWatch:
@@ -54,10 +57,12 @@ class CacheWatch:
                     self._backend = self._backend or await RedisCache.connect(self._url, _OPTIONS)
                 where, began = self._backend.where, self._clock.monotonic()
                 info = await self._backend.info()
+                seconds = self._clock.monotonic() - began
+                entities = await uses_of(self._backend, self._clock.now())
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the page says so
             log.warning("the cache did not say how it is: %r", error)
             return CacheDocument(configured=True, where=where, error=f"{type(error).__name__}: {error}"[:300])
-        return CacheDocument(configured=True, where=where, up=True, seconds=self._clock.monotonic() - began, info=info)
+        return CacheDocument(configured=True, where=where, up=True, seconds=seconds, info=info, entities=entities)
 
     async def close(self) -> None:
         backend, self._backend = self._backend, None
@@ -76,7 +81,7 @@ ROUTES = (
         path="/api/v1/cache",
         scope=Scope.VIEWER,
         handler=show,
-        summary="The Redis of the application: memory, evictions, hits.",
+        summary="The Redis of the application: memory, evictions, hits by entity.",
         answer=CacheDocument,
     ),
 )
