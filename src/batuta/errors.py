@@ -30,7 +30,7 @@ BatutaError
 ├── QuotaExceeded               the namespace has started as much as it may, or too many messages wait for a run
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
-├── NotParked                   the run is not parked, and goes on by itself
+├── NotParked                   no attempt of the run waits, nor is it parked
 ├── RunOpen                     the run or a child of it is open: it cannot be deleted
 ├── NothingMatches              no run matches the filter
 ├── RunMoved                    the run changed since it was read
@@ -393,10 +393,13 @@ class RunClosed(BatutaError):
 
 
 class NotParked(BatutaError):
-    """Only a parked run can be tried again; this one is open and goes on by itself."""
+    """Only a parked run can be tried again, or one whose attempt waits for its next try; this one goes on by itself."""
 
     def __init__(self, id: object, state: str) -> None:
-        super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
+        super().__init__(
+            f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again, or "
+            f"one of which an attempt has failed and waits for the next"
+        )
         self.id, self.state = id, state
 
 

@@ -201,17 +201,31 @@ async def test_a_dead_letter_is_sent_again_with_the_same_id(client: Batuta, rece
     assert (await client.webhooks.deliveries(endpoint="ep_other")).runs == []
 
 
-async def test_a_delivery_under_way_and_a_run_that_is_none_are_not_sent_again(
-    client: Batuta, receiver: Receiver
-) -> None:
+async def test_a_delivery_under_way_and_a_run_that_is_none_are_not_sent_again() -> None:
+    async with batuta.connect("memory://") as client:
+        await client.webhooks.create("https://example.com")
+        [handle] = await client.webhooks.send("a", 1)
+        with pytest.raises(InvalidInput, match="under way"):
+            await client.webhooks.resend(handle.id)
+        other = await client.enqueue("something else")
+        with pytest.raises(InvalidInput, match="no delivery"):
+            await client.webhooks.resend(other.id)
+
+
+async def test_a_delivery_that_waits_for_its_next_attempt_is_sent_now(client: Batuta, receiver: Receiver) -> None:
     await client.webhooks.create(receiver.url)
-    receiver.usual = 500
-    [handle] = await client.webhooks.send("a", 1)
-    with pytest.raises(InvalidInput, match="under way"):
-        await client.webhooks.resend(handle.id)
-    other = await client.enqueue("something else")
-    with pytest.raises(InvalidInput, match="no delivery"):
-        await client.webhooks.resend(other.id)
+    receiver.answers = [(500, {}), (200, {})]
+    [handle] = await client.webhooks.send("a", 1, retry=Retry(first=3_600, longest=3_600))
+
+    async def waits() -> bool:
+        return len(await handle.attempts()) == 1
+
+    await until(waits)
+    assert (await client.webhooks.resend(handle.id, "the receiver is mended")).run_id == handle.run_id
+    assert (await handle.result()).status == 200
+    assert len({one.id for one in receiver.received}) == 1
+    [row] = (await client.audit(target=handle.id)).rows
+    assert (row.verb, row.reason) == ("retry", "the receiver is mended")
 
 
 async def test_a_rotated_secret_signs_with_the_old_one_until_that_ends(client: Batuta, receiver: Receiver) -> None:

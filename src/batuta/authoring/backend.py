@@ -222,7 +222,8 @@ class RunService(Protocol):
         ...
 
     async def retry(self, ref: RunRef, reason: str = "") -> RunRef:
-        """Try a parked run again, or a failed one from where it failed. Returns the run that goes on.
+        """Try a parked run again, or a failed one from where it failed, or attempts that wait for their next try now.
+        Returns the run that goes on.
 
         Raises NotParked, RunClosed, InvalidFork, RunMoved.
         """

@@ -16,7 +16,7 @@ from batuta.authoring.retry import Retry
 from batuta.authoring.services import PartnerService
 from batuta.clock import SECOND, Clock, SystemClock, as_datetime
 from batuta.durations import Duration
-from batuta.errors import InvalidInput, StoreError, UnknownEndpoint, UnknownLetter
+from batuta.errors import InvalidInput, NotParked, StoreError, UnknownEndpoint, UnknownLetter
 from batuta.ids import digest_of, new_message_id
 from batuta.journal.audit import Act, Verb
 from batuta.journal.resilience.partners import (
@@ -256,14 +256,22 @@ class Webhooks:
         return found
 
     async def resend(self, delivery: str, reason: str = "") -> Any:
-        """Deliver again what was delivered or has failed, with the same id and body; `delivery`: its id or run id.
-        Returns the handle of the new job. Raises UnknownRun, LetterResolved; InvalidInput when it is under way."""
+        """Deliver again what was delivered or has failed, with the same id and body; `delivery`: its id or run id. One
+        that waits for its next attempt is tried now. Returns the handle of the job. Raises UnknownRun, LetterResolved;
+        InvalidInput when it is under way."""
         handle = await self._find(delivery)
         run = await handle.describe()
         if run.workflow != JOB:
             raise InvalidInput(f"run {run.id!r} is of {run.workflow!r}, and no delivery of a webhook")
         if run.state not in CLOSED:
-            raise InvalidInput(f"delivery {run.id!r} is under way: it is tried again by itself")
+            try:
+                await handle.retry(reason)
+            except NotParked:
+                why = f" ({run.reason})" if run.reason else ""
+                raise InvalidInput(
+                    f"delivery {run.id!r} is under way{why}, and no attempt of it waits for the next"
+                ) from None
+            return handle
         if run.state is RunState.COMPLETED:
             given = (await handle.timeline()).steps[0].input
             call = _call_of(json.encode(given["args"][0] if isinstance(given, dict) else given[0]))

@@ -16,6 +16,7 @@ const ACTS: Record<string, { label: string; says: string; danger?: boolean; need
   pause: { label: "Pause", says: "It stops at the next step and stays so until somebody resumes it.", done: "is asked to pause" },
   resume: { label: "Resume", says: "It goes on where it stopped.", done: "goes on" },
   retry: { label: "Retry", says: "It begins again from what failed, as a new run under the same id. What was done is kept.", done: "is tried again" },
+  hurry: { label: "Try now", says: "What has failed and waits for its next attempt is tried now.", done: "is tried now" },
   cancel: { label: "Cancel", says: "Its code is told to stop, and may clean up.", danger: true, done: "is asked to cancel" },
   terminate: { label: "Terminate", says: "It ends at once. Its code does not run any more, not even to clean up.", danger: true, needsReason: true, done: "was terminated" },
 };
@@ -35,6 +36,7 @@ export function RunActions({ run, timeline, takes, onDone, onReveal }: Props): J
   if (!may("operator", who)) return null;
   const isOver = isClosed(run.state);
   const canRetry = ["failed", "timed_out", "cancelled", "terminated"].includes(run.state);
+  const waitsToRetry = !isOver && run.state !== "paused" && timeline.steps.some((step) => step.state === "open" && step.segments.at(-1)?.kind === "backoff");
   const close = (): void => setShown(null);
   const button = (verb: string, isDanger = false): JSX.Element => (
     <button type="button" class={`btn ${isDanger ? "danger" : ""}`} onClick={() => setShown(verb)}>
@@ -58,6 +60,7 @@ export function RunActions({ run, timeline, takes, onDone, onReveal }: Props): J
       )}
       {!isOver && (run.state === "paused" ? button("resume") : button("pause"))}
       {canRetry && button("retry")}
+      {waitsToRetry && button("hurry")}
       {run.kind === "workflow" && (
         <button type="button" class="btn" onClick={() => setShown("fork")}>
           Fork…
@@ -72,7 +75,7 @@ export function RunActions({ run, timeline, takes, onDone, onReveal }: Props): J
           danger={act.danger ?? false}
           needsReason={act.needsReason ?? false}
           act={async (reason) => {
-            await actOnRun(run.run_id, shown, reason ? { reason } : {});
+            await actOnRun(run.run_id, shown === "hurry" ? "retry" : shown, reason ? { reason } : {});
             say(`${run.id} ${act.done}.`);
             onDone();
           }}

@@ -258,9 +258,10 @@ function Deliveries(props: { runs: Run[]; endpoints: WebhookEndpoint[]; query: U
 function DeliveryRow(props: { run: Run; url: string; open: boolean; toggle: () => void; canAct: boolean; changed: () => void }): JSX.Element {
   const { run } = props;
   const message = run.id.split(":").slice(2).join(":");
+  const waits = run.state === "waiting" && !run.reason;
   const resend = (): void => {
     resendDelivery(run.run_id, {}).then(() => {
-      say("It is delivered again, with the same id.");
+      say(waits ? "It is tried now." : "It is delivered again, with the same id.");
       props.changed();
     }, sayError);
   };
@@ -291,9 +292,9 @@ function DeliveryRow(props: { run: Run; url: string; open: boolean; toggle: () =
             <button type="button" class="btn slim" aria-expanded={props.open} onClick={props.toggle}>
               Attempts
             </button>
-            {props.canAct && isClosed(run.state) && (
+            {props.canAct && (isClosed(run.state) || waits) && (
               <button type="button" class="btn slim" onClick={resend}>
-                Send again
+                {waits ? "Try now" : "Send again"}
               </button>
             )}
           </span>

@@ -313,8 +313,10 @@ class Handle(Generic[R]):
     async def retry(self, reason: str = "") -> None:
         """Let a parked run be tried again, also by the same code, when the cause was outside and is fixed.
 
+        In a run whose failed attempts wait for their next try, have that begin now.
+
         A run that failed, was cancelled, terminated or timed out goes on from where it stopped, as a new run under the
-        same id: finished steps stay, and repeated calls have the same keys. Raises NotParked when it goes on by itself,
+        same id: finished steps stay, and repeated calls have the same keys. Raises NotParked when nothing of it waits,
         RunClosed when it has completed, InvalidFork when it cannot go on.
         """
         self._ref = await self._backend.runs.retry(self._ref, check_reason(reason))

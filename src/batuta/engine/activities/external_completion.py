@@ -32,6 +32,8 @@ log = logging.getLogger("batuta.engine")
 
 BEAT = "heartbeat"
 """The reason of a message that is a sign of life."""
+HURRY = "hurry"
+"""Of one that has calls of a run not wait for their next attempt."""
 
 
 class Attempts(Protocol):
@@ -42,6 +44,7 @@ class Attempts(Protocol):
     def activity(self, name: str) -> Activity[..., Any] | None: ...
     def later(self, wait: float, work: Callable[[Call], None], call: Call) -> asyncio.TimerHandle: ...
     def supersede(self, call: Call, why: str) -> Call: ...
+    def hurry(self, run: CallingRun) -> None: ...
     def conclude(self, call: Call, failure: Failure, message_id: str = "", *, outside: bool = False) -> None: ...
     def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None: ...
 
@@ -128,9 +131,13 @@ class ExternalCompletion:
     # -- answers
 
     def take(self, run: CallingRun, message: Message) -> None:
-        """An answer or a heartbeat came. One for an attempt that is over is thrown away."""
+        """An answer or a heartbeat came, or word not to wait. An answer for an attempt that is over is thrown away."""
         failpoint("outside.answer")
         body = json.decode(message.body, type=Body)
+        if body.reason == HURRY:
+            self._executor.hurry(run)
+            run.consume(message.message_id)
+            return
         call = self._waiting(run, body) if message.name == str(run.run_id) else None
         if call is None:
             log.warning(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, json
 
 from batuta.authoring.backend import (
     Attempts,
@@ -23,6 +23,7 @@ from batuta.authoring.client.forks import Edits
 from batuta.authoring.history.diff import Diff
 from batuta.authoring.history.timeline import Timeline
 from batuta.clock import as_datetime
+from batuta.engine.activities.external_completion import HURRY
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.claimability import needs_worker, why_held, why_unclaimable
 from batuta.engine.backend.follow_chain import last_of_chain
@@ -37,10 +38,10 @@ from batuta.engine.worker.outside_closes import OutsideCloses, start_info
 from batuta.engine.worker.waiters import Waiters
 from batuta.errors import NotParked, PayloadSealed, RunClosed, RunOpen, StoreUnavailable
 from batuta.ids import RunId, new_message_id, trace_id_of_run
-from batuta.journal.audit import Verb
-from batuta.journal.entries import Command, CommandKind, Entry, decode_body
-from batuta.journal.records import PAUSES, Attempt, Message, MessageKind, Run, RunFilter
-from batuta.journal.states import CLAIMABLE, CLOSED, RunState
+from batuta.journal.audit import Act, Verb
+from batuta.journal.entries import Body, Command, CommandKind, Entry, decode_body
+from batuta.journal.records import HEARTBEAT, PAUSES, Attempt, Message, MessageKind, Run, RunFilter
+from batuta.journal.states import CLAIMABLE, CLOSED, OPEN, RunState
 from batuta.journal.store import Store
 
 _COMPLETED, _COMPLETE = RunState.COMPLETED, CommandKind.COMPLETE
@@ -150,9 +151,27 @@ class NativeRuns:
         run = await last_of_chain(self._store, ref.run_id)
         if run.state in CLOSED:
             return ref_of(await self._forking.retry(run, reason, detail))
-        if not await self._store.unpark(run.run_id, self._actor.act(Verb.RETRY, reason, detail=detail)):
+        act = self._actor.act(Verb.RETRY, reason, detail=detail)
+        if not (await self._store.unpark(run.run_id, act) or await self._hurry(run.run_id, act)):
             raise NotParked(run.id, str((await self._store.get_run(run.run_id)).state))
         return ref_of(run)
+
+    async def _hurry(self, run_id: RunId, act: Act) -> bool:
+        """Have calls that wait for their next attempt begin it now. False when there are none."""
+        run, now = await self._store.get_run(run_id), await self._store.now()
+        waits = run.state in OPEN - {RunState.PAUSED} and any(
+            one.ended_at is not None and one.next_at is not None and one.next_at > now
+            for one in await self._store.attempts(run_id)
+        )
+        if not waits:
+            return False
+        message = Message(
+            message_id=f"{HEARTBEAT}{new_message_id()}",
+            kind=MessageKind.ACTIVITY,
+            name=str(run_id),
+            body=json.encode(Body(reason=HURRY)).decode(),
+        )
+        return await self._store.send(run_id, message, act)
 
     async def reset(self, ref: RunRef, to: int, edits: Edits, code: Code | None, reason: str) -> RunRef:
         return ref_of(await self._forking.reset(ref.run_id, to, edits, code, reason))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, MsgspecError, json
 from msgspec.structs import replace
 
-from batuta.engine.activities.external_completion import BEAT
+from batuta.engine.activities.external_completion import BEAT, HURRY
 from batuta.engine.machine.children import parent_mark
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.machine import Machine
@@ -105,7 +105,7 @@ class InputReader:
             if message.kind is MessageKind.ACTIVITY and message.name == str(self.identity.run_id):
                 body = _decode(message.body)
                 ended = (one.number for one in attempts if one.seq == body.seq and one.ended_at is not None)
-                if body.reason != BEAT and body.attempts > max(ended, default=0):
+                if body.reason not in (BEAT, HURRY) and body.attempts > max(ended, default=0):
                     found.add(body.seq)
         return found
 
