@@ -75,6 +75,7 @@ class RedisCache:
     """Values in Redis. `connect` makes one.
 
     The password stands in the URL, in `BATUTA_REDIS_PASSWORD`, or in the file that `BATUTA_REDIS_PASSWORD_FILE` names.
+    That of Sentinels stands in `BATUTA_REDIS_SENTINEL_PASSWORD`, or in such a file.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class RedisCache:
         options = options or RedisOptions()
         address = _address(url)
         try:
-            client = _client(address, options, _password(address, os.environ if env is None else env))
+            known = os.environ if env is None else env
+            client = _client(address, options, _password(address, known), _secret(known, "BATUTA_REDIS_SENTINEL_PASSWORD"))
         except ImportError:
             raise MissingExtra("a cache in Redis", "redis") from None
         where = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
@@ -262,17 +264,21 @@ def _hosts(address: SplitResult) -> list[tuple[str, int]]:
 
 
 def _password(address: SplitResult, env: Mapping[str, str]) -> str | None:
-    if address.password:
-        return unquote(address.password)
-    if path := env.get("BATUTA_REDIS_PASSWORD_FILE"):
+    return unquote(address.password) if address.password else _secret(env, "BATUTA_REDIS_PASSWORD")
+
+
+def _secret(env: Mapping[str, str], variable: str) -> str | None:
+    if path := env.get(f"{variable}_FILE"):
         try:
             return Path(path).read_text().strip()
         except OSError as error:
-            raise InvalidInput(f"BATUTA_REDIS_PASSWORD_FILE cannot be read: {error}") from None
-    return env.get("BATUTA_REDIS_PASSWORD") or None
+            raise InvalidInput(f"{variable}_FILE cannot be read: {error}") from None
+    return env.get(variable) or None
 
 
-def _client(address: SplitResult, options: RedisOptions, password: str | None) -> Redis | RedisCluster:
+def _client(
+    address: SplitResult, options: RedisOptions, password: str | None, sentinel_password: str | None
+) -> Redis | RedisCluster:
     from redis.asyncio import Redis
     from redis.asyncio.cluster import ClusterNode, RedisCluster
     from redis.asyncio.retry import Retry
@@ -290,8 +296,8 @@ def _client(address: SplitResult, options: RedisOptions, password: str | None) -
         "retry": Retry(ExponentialWithJitterBackoff(base=0.008, cap=0.5), options.retries),
         "protocol": 3,
     }
-    if address.scheme.startswith("rediss"):
-        given |= {"ssl": True, "ssl_ca_certs": options.ca_file}
+    tls = {"ssl": True, "ssl_ca_certs": options.ca_file} if address.scheme.startswith("rediss") else {}
+    given |= tls
     if address.scheme.endswith("+cluster"):
         if path:
             raise InvalidURL(f"a Redis Cluster has no databases: leave {address.path!r} out of its address")
@@ -300,7 +306,9 @@ def _client(address: SplitResult, options: RedisOptions, password: str | None) -
         if not path:
             raise InvalidURL("the address of Sentinels names the master: redis+sentinel://host:26379/mymaster/0")
         watched = Sentinel(  # type: ignore[no-untyped-call]
-            hosts, sentinel_kwargs={"socket_connect_timeout": options.dial_timeout}, **given
+            hosts,
+            sentinel_kwargs={"socket_connect_timeout": options.dial_timeout, "password": sentinel_password} | tls,
+            **given,
         )
         master: Redis = watched.master_for(path[0], db=_database(path[1:]))
         return master
