@@ -19,13 +19,19 @@ def promtool(*arguments: str, given: bytes = b"") -> str:
     return (done.stdout + done.stderr).decode()
 
 
+def rules_in(file: str) -> int:
+    found = (RULES / file).read_text().count("- alert: ")
+    assert found > 5
+    return found
+
+
 def test_the_rules_are_valid_and_pass_their_unit_tests() -> None:
-    assert "23 rules found" in promtool("check", "rules", "alerts.yml")
+    assert f"{rules_in('alerts.yml')} rules found" in promtool("check", "rules", "alerts.yml")
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
 
 
 def test_the_rules_of_pixdict_are_valid_and_pass_their_unit_tests() -> None:
-    assert "9 rules found" in promtool("check", "rules", "pixdict.yml")
+    assert f"{rules_in('pixdict.yml')} rules found" in promtool("check", "rules", "pixdict.yml")
     assert "SUCCESS" in promtool("test", "rules", "pixdict_test.yml")
 
 

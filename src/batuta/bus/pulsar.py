@@ -151,6 +151,7 @@ class PulsarBus:
             raise BusUnavailable(_told(error)) from error
         finally:
             if pending is not None:
+                pending.add_done_callback(_looked_at)
                 pending.cancel()
             # What was received and not acknowledged is given to another consumer.
             await asyncio.wait([asyncio.ensure_future(consumer.close())], timeout=5)
@@ -195,6 +196,12 @@ async def _gathered(consumer: Any, pending: asyncio.Task[Any] | None) -> tuple[l
         batch.append(one)
         if len(batch) >= _BATCH:
             return batch, None
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    """The driver says in its own way that the consumer was closed: nobody has to know."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _backlog(url: str, name: str) -> int | None:

@@ -104,7 +104,9 @@ class RedisCache:
         address = _address(url)
         try:
             known = os.environ if env is None else env
-            client = _client(address, options, _password(address, known), _secret(known, "BATUTA_REDIS_SENTINEL_PASSWORD"))
+            client = _client(
+                address, options, _password(address, known), _secret(known, "BATUTA_REDIS_SENTINEL_PASSWORD")
+            )
         except ImportError:
             raise MissingExtra("a cache in Redis", "redis") from None
         where = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from batuta.testing.postgres_binaries import ServerUnavailable
 from batuta.testing.servers import free_ports
@@ -138,6 +138,13 @@ class PulsarServer:
             if time.monotonic() > end:
                 raise ServerUnavailable(f"Pulsar has no namespace; its log says:\n{self._log()[-3000:]}")
             time.sleep(0.1)
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """A request to its web service."""
+        headers = {"Content-Type": "application/json"}
+        request = Request(f"{self.admin_url}/admin/v2/{path}", data=body, headers=headers, method=method)
+        with urlopen(request, timeout=30) as answer:
+            return bytes(answer.read())
 
     def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
         process, self._process = self._process, None

@@ -128,6 +128,29 @@ async def test_a_message_that_the_broker_refuses_is_a_dead_letter_and_others_go_
     assert "MessageTooBig" in letter.message
 
 
+async def test_a_topic_that_the_broker_does_not_have_is_a_dead_letter_until_it_is_made(
+    server: PulsarServer | None, sqlite_url: str
+) -> None:
+    assert server is not None, "the broker of the tests must be one whose namespaces can be changed"
+    await asyncio.to_thread(server.ask, "PUT", "namespaces/public/strict")
+    await asyncio.to_thread(
+        server.ask, "POST", "namespaces/public/strict/autoTopicCreation", b'{"allowAutoTopicCreation": false}'
+    )
+    seen = Seen()
+    async with connect(sqlite_url, bus=PulsarBus(server.url, namespace="public/strict")) as client:
+        async with client.worker():
+            await client.publish("orders", 17, id="seventeen")
+            await letters(client, 1)
+            [letter] = (await client.dead_letters.list()).letters
+            assert (letter.reason, letter.name) == (LetterReason.UNDELIVERED, "bus:relay.pulsar")
+            assert "TopicNotFound" in letter.message
+        await asyncio.to_thread(server.ask, "PUT", "persistent/public/strict/orders")
+        async with client.worker(subscriptions=[subscribe("orders", seen.job("strict"), from_start=True)]):
+            await client.dead_letters.reprocess(letter.run_id)
+            await seen.have(1)
+    assert seen.messages[0].id == "seventeen"
+
+
 async def test_how_far_a_subscription_is_behind_is_asked_of_the_broker(client: Batuta, bus: OwnTopics) -> None:
     seen = Seen()
     async with client.worker(subscriptions=[subscribe("orders", seen.job("behind"))]):

@@ -538,15 +538,6 @@ class Executor:
             call.run.call_waits()
         call.run.evict_when_draining()
 
-    def hurry(self, run: CallingRun) -> None:
-        """Retries of its calls are due now."""
-        for call in run.calls.values():
-            if call.next_at is not None and not call.outside and not call.over:
-                call.next_at = min(call.next_at, run.now())
-                if call.waking is not None:
-                    call.waking.cancel()
-                self.try_again_in(0.0, call)
-
     def _again(self, call: Call) -> None:
         """A retry is due."""
         if call.over or call.next_at is None or call.run.leaving or call.run.pausing is not None:

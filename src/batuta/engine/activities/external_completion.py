@@ -44,7 +44,7 @@ class Attempts(Protocol):
     def activity(self, name: str) -> Activity[..., Any] | None: ...
     def later(self, wait: float, work: Callable[[Call], None], call: Call) -> asyncio.TimerHandle: ...
     def supersede(self, call: Call, why: str) -> Call: ...
-    def hurry(self, run: CallingRun) -> None: ...
+    def try_again_in(self, wait: float, call: Call) -> None: ...
     def conclude(self, call: Call, failure: Failure, message_id: str = "", *, outside: bool = False) -> None: ...
     def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None: ...
 
@@ -135,7 +135,7 @@ class ExternalCompletion:
         failpoint("outside.answer")
         body = json.decode(message.body, type=Body)
         if body.reason == HURRY:
-            self._executor.hurry(run)
+            self._hurry(run)
             run.consume(message.message_id)
             return
         call = self._waiting(run, body) if message.name == str(run.run_id) else None
@@ -150,6 +150,15 @@ class ExternalCompletion:
             self._beat(call, body, message)
         else:
             self._answer(call, body, message.message_id)
+
+    def _hurry(self, run: CallingRun) -> None:
+        """Retries of its calls are due now."""
+        for call in run.calls.values():
+            if call.next_at is not None and not call.outside and not call.over:
+                call.next_at = min(call.next_at, run.now())
+                if call.waking is not None:
+                    call.waking.cancel()
+                self._executor.try_again_in(0.0, call)
 
     def _waiting(self, run: CallingRun, body: Body) -> Call | None:
         """The call that the message is for, if that attempt is not over."""
