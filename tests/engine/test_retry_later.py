@@ -171,6 +171,18 @@ async def test_a_job_waits_as_long_and_is_a_dead_letter_when_that_was_its_last_a
     assert waits() == [600]
 
 
+async def test_a_job_waits_as_the_list_says_that_it_was_enqueued_with() -> None:
+    @job
+    async def sends() -> None:
+        begun.append(at())
+        raise ConnectionError("away")
+
+    async with jobs(sends) as env:
+        with pytest.raises(RunFailed):
+            await env.run(sends, retry=Retry(attempts=5, waits=[5, 3_600, 60], jitter=0))
+    assert waits() == [5, 3_600, 60, 60]
+
+
 async def test_a_completer_from_outside_may_ask_for_the_run() -> None:
     tokens: list[str] = []
 

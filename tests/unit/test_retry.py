@@ -1,6 +1,7 @@
 """Retry policies: how long to wait, and when to give up."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -19,6 +20,21 @@ MIDDLE = 0.5
 def test_waits_grow_by_the_factor_up_to_the_longest() -> None:
     policy = Retry(attempts=10, first=1, factor=2, longest=10, jitter=0)
     assert [policy.delay(n, MIDDLE) for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+
+
+def test_a_list_of_waits_is_obeyed_and_its_last_one_stays() -> None:
+    policy = Retry(attempts=5, waits=[5, timedelta(minutes=5), 0], jitter=0)
+    assert [policy.delay(n, MIDDLE) for n in range(1, 6)] == [5, 300, 0, 0, None]
+    assert Retry(attempts=2, waits=[10], jitter=0.5).delay(1, 0.0) == 5
+    assert msgspec.json.decode(msgspec.json.encode(policy), type=Retry) == policy
+
+
+@pytest.mark.parametrize(
+    "waits", [5, "5", [-1], [float("nan")], [float("inf")], [True], ["1"], [None], [1] * 101, [2e10], {1: 2}, []]
+)
+def test_waits_that_cannot_be_are_refused(waits: Any) -> None:
+    with pytest.raises(InvalidInput, match="waits="):
+        Retry(waits=waits)
 
 
 def test_the_last_attempt_is_the_last() -> None:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
 from batuta.authoring.failures.conversion import type_name
 from batuta.authoring.failures.error_details import look_up
-from batuta.durations import Duration, fields_in_seconds
+from batuta.durations import Duration, fields_in_seconds, in_seconds
 from batuta.errors import LONGEST_WAIT, InvalidInput
 from batuta.journal.failures import Failure, is_named
+from batuta.names import quoted
 
 if TYPE_CHECKING:
     ErrorNames = Sequence[str | type[BaseException]]
@@ -23,6 +24,7 @@ else:
 """Errors, by class or by name."""
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*)?")
+_MOST_WAITS = 100
 _BOUNDS = {
     "attempts": (0, inf, "a whole number, not negative; 0 tries for ever"),
     "first": (0, inf, "a number of seconds or a timedelta, not negative"),
@@ -35,9 +37,9 @@ _BOUNDS = {
 class Retry(Struct, frozen=True):
     """How often an activity is tried, and how long to wait in between.
 
-    The wait before attempt n + 1 is `first * factor ** (n - 1)` seconds, `longest` at most, made longer or shorter by
-    up to `jitter` of itself. `first` and `longest` are seconds or timedeltas. `attempts` counts failures that were
-    seen: a crash can execute an attempt again.
+    The wait before attempt n + 1 is `first * factor ** (n - 1)` seconds, `longest` at most, or the n-th of `waits` if
+    there are any (the last one for all that follow); made longer or shorter by up to `jitter` of itself. Times are
+    seconds or timedeltas. `attempts` counts failures that were seen: a crash can execute an attempt again.
     """
 
     attempts: int = 3
@@ -48,6 +50,8 @@ class Retry(Struct, frozen=True):
     jitter: float = 0.1
     never: ErrorNames = ()
     """Errors that stop the retries: classes, or their names with or without the module. Subclasses match, too."""
+    waits: tuple[float, ...] | UnsetType = UNSET  # journals of before have policies without this field
+    """Instead of `first`, `factor` and `longest`."""
 
     if TYPE_CHECKING:
 
@@ -59,11 +63,14 @@ class Retry(Struct, frozen=True):
             longest: Duration = 30.0,
             jitter: float = 0.1,
             never: ErrorNames = (),
+            waits: Sequence[Duration] | UnsetType = UNSET,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         if self.never != ():
             force_setattr(self, "never", error_names(self.never, "Retry(never=...)"))
+        if self.waits is not UNSET:
+            force_setattr(self, "waits", _waits(self.waits))
         fields_in_seconds(self, "first", "longest")
         for name, (least, most, words) in _BOUNDS.items():
             value = getattr(self, name)
@@ -80,6 +87,8 @@ class Retry(Struct, frozen=True):
         """Seconds to wait after that many failures; None when that was the last. `chance` is in [0, 1)."""
         if self.attempts and failures >= self.attempts:
             return None
+        if self.waits is not UNSET:
+            return self.waits[min(failures, len(self.waits)) - 1] * (1 + self.jitter * (2 * chance - 1))
         try:
             wait = min(self.first * float(self.factor) ** (failures - 1), self.longest)
         except OverflowError:
@@ -94,6 +103,19 @@ class Retry(Struct, frozen=True):
     def refuses(self, failure: Failure) -> bool:
         """Whether no other attempt is made after this failure, however many there were."""
         return not failure.retryable or any(failure.matches(str(name)) for name in self.never)
+
+
+def _waits(given: object) -> tuple[float, ...]:
+    """Raises InvalidInput."""
+    found = tuple(map(in_seconds, given)) if isinstance(given, list | tuple) else ()
+    if not 0 < len(found) <= _MOST_WAITS or not all(
+        isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= LONGEST_WAIT for one in found
+    ):
+        raise InvalidInput(
+            f"Retry(waits={quoted(given)}) must be a list of up to {_MOST_WAITS} numbers of seconds or timedeltas, "
+            f"none negative or over 10 billion seconds"
+        )
+    return found
 
 
 def error_names(errors: object, what: str) -> tuple[str, ...]:
