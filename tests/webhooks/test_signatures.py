@@ -52,13 +52,26 @@ def _without(name: str) -> Any:
         (lambda headers: headers | {"webhook-timestamp": str(int(headers["webhook-timestamp"]) + 1)}, "no signature"),
         (lambda headers: headers | {"webhook-signature": "v1,"}, "no signature"),
         (lambda headers: headers | {"webhook-signature": headers["webhook-signature"].replace("v1", "v2")}, "no sig"),
-        (lambda headers: headers | {"webhook-signature": "é" * 10}, "no signature"),
+        (lambda headers: headers | {"webhook-signature": "é" * 10}, "ASCII"),
+        (lambda headers: headers | {"webhook-signature": "v1,\udcff"}, "ASCII"),
+        (lambda headers: headers | {"webhook-id": "\udcff"}, "ASCII"),
+        (lambda headers: headers | {"webhook-signature": ""}, "ASCII"),
     ],
 )
 def test_a_webhook_that_was_changed_is_refused(change: Any, why: str) -> None:
     secret = new_signing_secret()
     with pytest.raises(InvalidSignature, match=why):
         verify_webhook(change(sign_webhook([secret], "msg_1", now(), BODY)), BODY, [secret])
+
+
+def test_a_part_of_the_body_does_not_pass_for_the_timestamp() -> None:
+    """`msg.1.2.rest` is signed for both."""
+    secret, stamp = new_signing_secret(), now()
+    old = stamp - 10_000
+    headers = sign_webhook([secret], "msg", old, f"{stamp}.rest".encode())
+    moved = headers | {"webhook-id": f"msg.{old}", "webhook-timestamp": str(stamp)}
+    with pytest.raises(InvalidSignature, match="without a dot"):
+        verify_webhook(moved, b"rest", [secret])
 
 
 def test_another_body_or_secret_is_refused_and_neither_is_shown() -> None:

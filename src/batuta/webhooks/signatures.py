@@ -54,7 +54,10 @@ def verify_webhook(
         id, sent, signatures = (given[f"webhook-{part}"] for part in ("id", "timestamp", "signature"))
     except KeyError as missing:
         raise InvalidSignature(f"the header {missing} is missing") from None
-    if not (sent.isascii() and sent.isdecimal() and len(sent) < 15):
+    if not all(one and one.isascii() for one in (id, sent, signatures)) or "." in id:
+        # A dot would let a part of the body pass for the timestamp.
+        raise InvalidSignature("the headers 'webhook-...' must be ASCII, and the id without a dot")
+    if not (sent.isdecimal() and len(sent) < 15):
         raise InvalidSignature("the header 'webhook-timestamp' is not a number of seconds")
     age = (clock or SystemClock()).now() / SECOND - int(sent)
     if abs(age) > tolerance:
