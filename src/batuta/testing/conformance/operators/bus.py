@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from batuta.clock import SECOND
 from batuta.ids import RunId
 from batuta.journal.audit import Act, Verb
@@ -62,13 +60,6 @@ class BusConformance:
         kept = await store.messages(None)
         assert [(one.topic, one.id) for one in kept] == [("orders", "c"), ("bills", "b"), ("orders", "a")]
         assert await store.messages(None, kept[0].number, 1) == [kept[1]]
-
-    async def test_bodies_of_messages_are_written_otherwise_and_nothing_else_of_them(self, store: Store) -> None:
-        await store.publish_messages([message("a"), message("b")])
-        second, first = await store.messages("orders")
-        await store.rewrite_messages({first.number: '"new"', second.number + 1_000: '"new"'})
-        assert await store.messages("orders") == [second, replace(first, body='"new"')]
-        await store.rewrite_messages({})
 
     async def test_every_subscription_of_the_topic_gets_it_and_no_other(self, store: Store) -> None:
         await subscribe(store, "mail")

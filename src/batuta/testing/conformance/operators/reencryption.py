@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from batuta.ids import new_run_id
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.flows.records import EventRow, NewEvent
 from batuta.journal.records import (
     Attempt,
@@ -148,6 +149,13 @@ class RewritingConformance:
         assert await store.event(one.event_id) == replace(first.event, payload='"new"')
         assert await store.event(other.event_id) == second.event
         assert await store.event(gone.event_id) is None
+
+    async def test_bodies_of_messages_are_written_otherwise_and_nothing_else_of_them(self, store: Store) -> None:
+        await store.publish_messages([NewMessage(topic="orders", id=id, body='"old"') for id in "ab"])
+        second, first = await store.messages("orders")
+        await store.rewrite_messages({first.number: '"new"', second.number + 1_000: '"new"'})
+        assert await store.messages("orders") == [second, replace(first, body='"new"')]
+        await store.rewrite_messages({})
 
 
 async def rewritten_texts(store: Store, pen: Pen) -> list[object]:
