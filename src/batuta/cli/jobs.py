@@ -114,7 +114,8 @@ def cancel(common: CommonOptions, id: str, reason: str) -> None:
 @REASON
 @with_common_options
 def retry(common: CommonOptions, id: str, reason: str) -> None:
-    """Try the job ID again, if it is parked (needs_code, poisoned) or has failed."""
+    """Try the job ID again, if it is parked (needs_code, poisoned) or has failed; one that waits for its next attempt
+    is tried now."""
     _request(common, id, "retry", lambda job: job.retry(reason), f"job {id} will be tried again")
 
 
