@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,8 +15,9 @@ import click
 from cryptography import x509
 from msgspec import Struct, structs
 
-from batuta import Batuta, connect
+from batuta import Batuta, Rate, connect
 from batuta.cache import open_cache
+from batuta.errors import InvalidInput
 from batuta.metrics import Metrics, expose
 from batuta.redaction import redact_handlers
 from pixdict.bridge import BridgeClient, BridgeSettings, serve
@@ -114,9 +116,7 @@ async def _connect(options: Options) -> None:
 
 async def _core(options: Options) -> None:
     host, port = options.address
-    settings = CoreSettings(
-        participant=options.participant, wait=options.wait, limits={**LIMITS, **_limits(options.limits)}
-    )
+    settings = CoreSettings(participant=options.participant, wait=options.wait, limits=limits_of(options.limits))
     async with AsyncExitStack() as stack:
         client, caches, counted = await _opened(stack, options)
         if not _is_loopback(host) and not await client.api_keys.any():
@@ -167,8 +167,9 @@ async def _tables(stack: AsyncExitStack, options: Options, client: Batuta, cache
     return tables
 
 
-def _limits(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """`CreateEntry=1000/min`, more than once for more than one rate. Raises UsageError."""
+def limits_of(given: tuple[str, ...]) -> dict[str, Sequence[str]]:
+    """Those of document C, and in place of some `CreateEntry=1000/min`: more than once for more than one rate. Raises
+    UsageError."""
     found: dict[str, tuple[str, ...]] = {}
     for one in given:
         operation, mark, rate = one.partition("=")
@@ -177,8 +178,12 @@ def _limits(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
             raise click.UsageError(
                 f"--limit {one!r}: give OPERATION=RATE, such as CreateEntry=1000/min; one of {known}"
             )
+        try:
+            Rate.parse(rate)
+        except InvalidInput as error:
+            raise click.UsageError(f"--limit {one!r}: {error}") from None
         found[operation] = (*found.get(operation, ()), rate)
-    return found
+    return {**LIMITS, **found}
 
 
 async def _until_told(said: str) -> None:

@@ -1,0 +1,95 @@
+"""Requests at once, repeated, and at bad times: each is carried out once, and what is refused changes nothing."""
+
+import asyncio
+
+import pytest
+
+from tests.pixdict.core.kit import account as json_account
+from tests.pixdict.core.kit import claim, eventually, key, settings
+from tests.pixdict.directory.kit import PHONE, B, account
+
+OTHER = "+5511900000001"
+
+
+async def test_of_two_requests_with_one_key_at_once_one_is_carried_out(stand, url, tmp_path):
+    async with stand(url, tmp_path) as s:
+        bodies = [key(value, idempotency_key="k") for value in (PHONE, OTHER) for _ in range(5)]
+        said = await asyncio.gather(*(s.create(body) for body in bodies))
+        made = [one for one in said if one.status == 201]
+        conflicts = [one for one in said if one.status == 409]
+        assert (len(made), len(conflicts)) == (5, 5), said
+        assert len({one.body["entry_id"] for one in made}) == 1
+        assert {one.body["error"] for one in conflicts} == {"Idempotency key conflict"}
+        assert s.asked() == [201]
+
+
+async def test_one_key_of_two_callers_is_two_keys(stand, sqlite_url, tmp_path):
+    async with stand(sqlite_url, tmp_path) as s:
+        callers = [await s.client.api_keys.create(name, "operator") for name in ("one", "two")]
+        bodies = [key(value, account=json_account(number=value[-2:])) for value in (PHONE, OTHER)]
+
+        async def made(caller, body):
+            async def answered():
+                said = await s.create(body, Idempotency_Key="k", authorization=f"Bearer {caller.key}")
+                return said.status == 201 and said  # for a moment the server does not know the keys
+
+            return await eventually(answered)
+
+        said = [await made(caller, body) for caller, body in zip(callers, bodies, strict=True)]
+        assert len({one.body["entry_id"] for one in said}) == 2
+
+
+async def test_claims_at_once_with_one_key_open_one_claim(stand, sqlite_url, tmp_path):
+    async with stand(sqlite_url, tmp_path) as s:
+        s.b.create(at=account(B))
+        s.directory.faults.add("lost_answer", operation="createClaim")
+        said = await asyncio.gather(*(s.claim(claim(), Idempotency_Key="k") for _ in range(6)))
+        assert [one.status for one in said] == [201] * 6, said
+        assert len({one.body["claim_id"] for one in said}) == 1
+        assert s.asked("createClaim") == [201]
+        calls = [one.operation for one in s.directory.service.seen if one.operation.endswith("Claims")]
+        assert "listClaims" in calls, "before another attempt the directory is asked"
+
+
+async def test_a_deletion_that_is_repeated_with_its_key_gets_the_same_answer(stand, sqlite_url, tmp_path):
+    async with stand(sqlite_url, tmp_path) as s:
+        id = (await s.create()).body["entry_id"]
+        said = [await s.ask("DELETE", f"/api/v1/keys/{id}", Idempotency_Key="k") for _ in range(2)]
+        assert [(one.status, one.body) for one in said] == [(200, {"entry_id": id, "status": "DELETED"})] * 2
+        assert s.asked("deleteEntry") == [200]
+
+
+async def test_two_changes_of_an_entry_at_once_do_not_mix(stand, sqlite_url, tmp_path):
+    async with stand(sqlite_url, tmp_path) as s:
+        id = (await s.create()).body["entry_id"]
+        changes = [{"account": json_account(number=str(number))} for number in range(1, 5)]
+        said = await asyncio.gather(*(s.ask("PATCH", f"/api/v1/keys/{id}", change) for change in changes))
+        assert {one.status for one in said} <= {200, 409}
+        assert {one.body["code"] for one in said if one.status == 409} <= {"entry_busy"}
+        shown = (await s.ask("GET", f"/api/v1/keys/{id}")).body["account_number"]
+        assert s.b.look_up(PHONE).message.entry.account.account_number == shown
+
+
+@pytest.mark.parametrize("bridge", [{"open_for": 60.0, "failures": 1}])
+async def test_while_the_breaker_is_open_no_write_changes_anything(stand, sqlite_url, tmp_path, bridge):
+    async with stand(sqlite_url, tmp_path, bridge=bridge, settings=settings(wait=0.2)) as s:
+        id = (await s.create()).body["entry_id"]
+        s.directory.faults.add("status", operation="createEntry", times=None, status=503)
+        assert (await s.create(key(OTHER))).status == 202
+
+        async def is_open():
+            return await s.breaker() == "open"
+
+        await eventually(is_open)
+        before, calls = (await s.ask("GET", "/api/v1/keys")).body, len(s.directory.service.seen)
+        said = [
+            await s.create(key("+5511900000002")),
+            await s.ask("PATCH", f"/api/v1/keys/{id}", {"account": json_account(number="9")}),
+            await s.ask("DELETE", f"/api/v1/keys/{id}"),
+            await s.claim(claim(value=OTHER)),
+        ]
+        assert [(one.status, one.body["error"]) for one in said] == [(503, "Circuit Open")] * 4
+        assert all(0 < int(one.headers["retry-after"]) <= 60 for one in said)
+        assert (await s.ask("GET", "/api/v1/keys")).body == before
+        assert (await s.ask("GET", "/api/v1/claims")).body["claims"] == []
+        assert len(s.directory.service.seen) == calls

@@ -1,0 +1,29 @@
+"""Options of `pixdict serve` that are wrong are refused before anything begins."""
+
+import pytest
+from click.testing import CliRunner
+
+from pixdict.cli import root
+from pixdict.serve import limits_of
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("CreateEntry", "OPERATION=RATE"),
+        ("DropTables=1/min", "CreateEntry, CreateClaim, GetEntry"),
+        ("CreateEntry=often", "often"),
+        ("CreateEntry=", "rate"),
+    ],
+)
+def test_a_limit_that_is_wrong_is_refused(limit: str, words: str) -> None:
+    said = CliRunner().invoke(root, ["serve", "--role", "core", "--store", "memory://", "--limit", limit])
+    assert said.exit_code != 0
+    assert words in said.output, said.output
+    assert "Traceback" not in said.output
+
+
+def test_a_limit_replaces_that_of_document_c_and_may_have_more_than_one_rate() -> None:
+    found = limits_of(("CreateEntry=5/min", "CreateEntry=9/h"))
+    assert found["CreateEntry"] == ("5/min", "9/h")
+    assert found["CreateClaim"] == ("50/min", "500/h")
