@@ -70,13 +70,21 @@ class Monitor:
     """The monitor with stand-ins, and an environment for it."""
 
     def __init__(
-        self, folder: Path, bridge: Any, bus: Any = None, *, tables: type[MonitorTables] = MonitorTables
+        self,
+        folder: Path,
+        bridge: Any,
+        bus: Any = None,
+        *,
+        tables: type[MonitorTables] = MonitorTables,
+        publish: Any = None,
     ) -> None:
+        """`publish`: instead of that of the stand-in for the bus."""
         self.bridge, self.bus, self.registry = bridge, bus or FakeBus(), CollectorRegistry()
         self.file = folder / "pixdict.db"
         self.database = SqliteDatabase(self.file)
         self.tables = tables(self.database)
-        self.activities = RateLimitActivities(bridge, self.tables, MonitorMetrics(self.registry), self.bus.publish)
+        metrics = MonitorMetrics(self.registry)
+        self.activities = RateLimitActivities(bridge, self.tables, metrics, publish or self.bus.publish)
 
     def environment(self, *, scheduled: bool = False, **options: Any) -> Environment:
         return Environment(

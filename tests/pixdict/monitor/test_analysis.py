@@ -77,3 +77,9 @@ def falling(*tokens: float) -> list[tuple[datetime, float]]:
 )
 def test_a_forecast_goes_on_at_the_rate_of_the_last_readings(tokens, seconds):
     assert seconds_to_empty(falling(*tokens)) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_readings_of_a_few_minutes_tell_no_rate():
+    readings = [(NOON + timedelta(minutes=3 * n), 20 - n) for n in range(4)]
+    assert seconds_to_empty(readings) is None
+    assert seconds_to_empty([*readings, (NOON + timedelta(minutes=12), 16)]) == pytest.approx(16 * 180)

@@ -4,10 +4,12 @@ import asyncio
 import random
 from collections import Counter
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
-from batuta import activity_info
+from batuta import activity_info, bus, job
+from batuta.bus import Message
 from batuta.testing import crash_sweep, in_virtual_time
 from pixdict.connect.monitor import SCHEDULE_ID, MonitorTables, monitor_rate_limits
 from pixdict.errors import BridgeUnavailable, DatabaseTimeout
@@ -80,6 +82,38 @@ def test_hours_of_crashes_skip_no_slot(tmp_path, seed):
         assert max(Counter((one.policy_name, one.checked_at) for one in stored).values()) == 1
 
     day()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_who_subscribes_to_core_events_gets_each_alert_once_through_hours_of_crashes(tmp_path, seed):
+    """With the bus of the store. Every first attempt to publish sends all alerts, and does not hear of it."""
+    deliveries: dict[str, set[str]] = {}
+
+    @job
+    async def note(message: Message[Any]) -> None:
+        deliveries.setdefault(message.id, set()).add(activity_info().key)
+
+    async def lost(*args, **options):
+        await bus.publish(*args, **options)
+        if activity_info().attempt == 1:
+            raise ConnectionError("the answer was lost")
+
+    @in_virtual_time
+    async def hours():
+        chance = random.Random(seed)
+        monitor = Monitor(tmp_path, FakeBridge(*LOW), tables=Flaky, publish=lost)
+        async with monitor.environment(scheduled=True, subscriptions=[bus.subscribe("core-events", note)]) as env:
+            until = env.now + timedelta(hours=2)
+            while env.now < until:
+                await asyncio.sleep(chance.uniform(1, 400))
+                await env.crash()
+            await asyncio.sleep(600)
+            checks = {state.checked_at for state in await monitor.tables.states(env.now - timedelta(days=1))}
+        assert len(checks) >= 24
+        assert set(deliveries) == {f"{name}:{at.isoformat()}" for name in EXPECTED for at in checks}
+        assert {len(one) for one in deliveries.values()} == {1}, "more jobs than one for a message"
+
+    hours()
 
 
 def _every_five_minutes(first, count):

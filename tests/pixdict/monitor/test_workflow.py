@@ -1,7 +1,6 @@
 """The monitor as document A specifies it, in virtual time."""
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -197,23 +196,17 @@ async def test_metrics_that_fail_fail_nothing(tmp_path):
 
 
 # covers A-01, A-10
-def test_a_day_of_checks_takes_less_than_two_seconds(tmp_path):
-    began = time.perf_counter()
-
-    @in_virtual_time
-    async def day():
-        monitor = Monitor(tmp_path, FakeBridge(*[policy(f"POLICY_{n}") for n in range(29)]))
-        async with monitor.environment(scheduled=True) as env:
-            await asyncio.sleep(86_400)  # unlike advance(), waits for the thread of SQLite
-            runs = (await env.client.list(id_prefix=f"{SCHEDULE_ID}:", limit=500)).runs
-            [stored] = await monitor.database.run("SELECT count(*) AS count FROM dict_rate_limit_states")
-        assert len(runs) == 288
-        assert {run.queue for run in runs} == {"dict-task-queue"}
-        assert {str(run.state) for run in runs} == {"completed"}
-        assert stored["count"] == 288 * 29
-
-    day()
-    print(f"24 hours in {time.perf_counter() - began:.2f} s")
+@in_virtual_time
+async def test_a_day_has_288_checks_on_the_queue_of_document_a_and_skips_none(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*[policy(f"POLICY_{n}") for n in range(29)]))
+    async with monitor.environment(scheduled=True) as env:
+        await asyncio.sleep(86_400)  # unlike advance(), waits for the thread of SQLite
+        runs = (await env.client.list(id_prefix=f"{SCHEDULE_ID}:", limit=500)).runs
+        [stored] = await monitor.database.run("SELECT count(*) AS count FROM dict_rate_limit_states")
+    assert len(runs) == 288
+    assert {run.queue for run in runs} == {"dict-task-queue"}
+    assert {str(run.state) for run in runs} == {"completed"}
+    assert stored["count"] == 288 * 29
 
 
 # covers A-09

@@ -75,8 +75,8 @@ def analyze(policies: Iterable[PolicyState], detected_at: datetime) -> AnalyzeBa
     return AnalyzeBalanceResult(alerts, len(alerts) - critical, critical)
 
 
-_FEWEST = 3
-"""Readings that a forecast needs."""
+_FEWEST, _SHORTEST = 3, 600.0
+"""Readings that a forecast needs, and seconds that they must be apart: a dip of one minute is filled in the next."""
 
 
 def seconds_to_empty(history: Sequence[tuple[datetime, float]]) -> float | None:
@@ -87,7 +87,7 @@ def seconds_to_empty(history: Sequence[tuple[datetime, float]]) -> float | None:
     last_at, last = history[-1]
     if last <= 0:
         return 0.0
-    if len(history) < _FEWEST:
+    if len(history) < _FEWEST or (last_at - history[0][0]).total_seconds() < _SHORTEST:
         return None
     points = [((at - last_at).total_seconds(), tokens) for at, tokens in history]
     mean_x = sum(x for x, _ in points) / len(points)
