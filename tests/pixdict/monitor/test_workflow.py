@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from batuta import RunFailed, workflow
@@ -220,6 +221,13 @@ async def test_the_long_lived_variant_continues_as_new_after_a_day_and_keeps_its
         await env.settle()
         view = await (await env.get("loop")).describe()
         assert view.run_id != first
+        [begun, *_] = await (await env.get("loop")).journal(limit=1)
+        [kept] = msgspec.json.decode(begun.body.value, type=list[LoopState])
+        assert (kept.checks, kept.alerts) == (289, 288 * 2), "the first check failed"
         assert monitor.bridge.calls == 300
         assert len(await monitor.tables.states(env.now - timedelta(days=2))) == 299 * 3
         await handle.terminate("the test ends")
+
+
+def test_the_long_lived_variant_continues_as_new_after_10_000_entries_at_the_latest():
+    assert monitor_rate_limits_loop.continue_after == 10_000
