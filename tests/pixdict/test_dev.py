@@ -20,6 +20,7 @@ from pixdict.connect.monitor import SCHEDULE_ID
 from pixdict.dev.stand import ISPB, OTHER, Options, stand
 from tests.cache.conftest import valkey
 from tests.pixdict.core.kit import claim, eventually, key
+from tests.pixdict.directory.kit import CPF, PHONE, Bank
 
 __all__ = ["valkey"]
 
@@ -77,6 +78,19 @@ async def test_a_balance_that_runs_low_is_an_alert_on_the_page_and_in_the_metric
         _, metrics = await browser("GET", "/metrics")
         assert b'dict_rate_limit_available_tokens{category="A",policy_name="KEYS_CHECK"} -3.0' in metrics
         assert (await client.schedules.get(SCHEDULE_ID)).id == SCHEDULE_ID
+
+
+async def test_a_payment_gives_tokens_back_at_the_directory_and_in_the_count_of_the_bridge(tmp_path):
+    async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
+        Bank(running.directory.service, OTHER).create()
+        await running.speaks.get_entry(PHONE, payer_id=CPF, end_to_end_id="E1")
+        paid = {"end_to_end_id": "E1", "payer_id": CPF}
+        said = "Look-ups that get tokens back: the directory has {0}, the Bridge {0}."
+        assert (await browser.act("send-a-payment", paid))[1]["message"] == said.format(1)
+        assert (await browser.act("send-a-payment", paid))[1]["message"] == said.format(0)
+        assert (await browser.act("send-a-payment", paid | {"payer_id": "1"}))[0] == 400
+        balances = {row[0]: row[1:] for row in (await browser.page("simulator"))["tables"][1]["rows"]}
+        assert balances["ENTRIES_READ_PARTICIPANT_ANTISCAN"] == [50_000, 50_000]
 
 
 async def test_the_knobs_of_the_simulator_work_and_refuse_what_is_wrong(tmp_path):

@@ -39,6 +39,11 @@ class AddFault(Struct, kw_only=True):
     status: Literal[409, 429, 500, 503] = 503
 
 
+class Payment(Struct, kw_only=True):
+    end_to_end_id: Annotated[str, Meta(min_length=1, max_length=35, pattern="^[A-Za-z0-9]+$")]
+    payer_id: Annotated[str, Meta(pattern="^([0-9]{11}|[0-9]{14})$")]
+
+
 class Lookups(Struct, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=5_000)] = 100
 
@@ -81,6 +86,11 @@ def simulator_page(
     async def look_up(_: Batuta, given: Lookups) -> str:
         return await _look_up(client, given.count)
 
+    async def pay(_: Batuta, given: Payment) -> str:
+        credited = directory.service.payment_sent(given.end_to_end_id, given.payer_id)
+        counted = await client.payment_sent(given.end_to_end_id, given.payer_id)
+        return f"Look-ups that get tokens back: the directory has {credited}, the Bridge {int(counted)}."
+
     async def check(batuta: Batuta, __: Nothing) -> str:
         handle = await batuta.schedules.trigger(SCHEDULE_ID)
         return f"The monitor checks: run {handle.id}."
@@ -88,6 +98,7 @@ def simulator_page(
     actions = [
         Action(title="Check now", form=Nothing, act=check, about="Starts the monitor, whatever its schedule says."),
         Action(title="Read claims", form=Lookups, act=look_up, about="Each takes a token of CLAIMS_READ."),
+        Action(title="Send a payment", form=Payment, act=pay, about="Its look-ups get their tokens back."),
         Action(title="Advance time", form=Advance, act=advance, about="Of the directory: buckets fill up."),
         Action(title="Set a balance", form=SetBalance, act=set_balance, danger=True),
         Action(title="Add a fault", form=AddFault, act=add_fault, danger=True, about="* is every operation."),

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -222,7 +223,8 @@ async def test_the_long_lived_variant_continues_as_new_after_a_day_and_keeps_its
         view = await (await env.get("loop")).describe()
         assert view.run_id != first
         [begun, *_] = await (await env.get("loop")).journal(limit=1)
-        [kept] = msgspec.json.decode(begun.body.value, type=list[LoopState])
+        carried: Any = begun.body.value
+        [kept] = msgspec.json.decode(carried, type=list[LoopState])
         assert (kept.checks, kept.alerts) == (289, 288 * 2), "the first check failed"
         assert monitor.bridge.calls == 300
         assert len(await monitor.tables.states(env.now - timedelta(days=2))) == 299 * 3
