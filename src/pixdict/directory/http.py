@@ -22,6 +22,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+KEEP_ALIVE = 60
+"""Seconds that a connection without requests is kept; every answer tells it."""
 _GZIP_FROM = 1024
 """Bytes of an answer that is worth compressing."""
 
@@ -155,8 +157,7 @@ async def _answer(scope: Scope, send: Send, reply: Reply, *, last: bool = True) 
         body = gzip.compress(body, compresslevel=1)
         headers.append((b"content-encoding", b"gzip"))
     headers.append((b"content-length", str(len(body)).encode()))
-    if not last:
-        headers.append((b"connection", b"close"))
+    headers.append((b"keep-alive", b"timeout=%d" % KEEP_ALIVE) if last else (b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": not last})
 

@@ -14,7 +14,7 @@ from cryptography import x509
 
 from batuta.clock import Clock
 from pixdict.directory.faults import Faults
-from pixdict.directory.http import Application
+from pixdict.directory.http import KEEP_ALIVE, Application
 from pixdict.directory.service import Service
 from pixdict.directory.settings import DirectorySettings
 from pixdict.directory.storage import Storage
@@ -114,7 +114,7 @@ class Directory:
             "log_config": None,
             "access_log": False,
             "server_header": False,
-            "timeout_keep_alive": 60,
+            "timeout_keep_alive": KEEP_ALIVE,
             "timeout_graceful_shutdown": 1,
             "ws": "none",
         }

@@ -79,6 +79,7 @@ async def test_a_key_goes_in_and_comes_out(http: Http) -> None:
         PI_EndToEndId="E1",
     )
     assert (found.status, header(found, "cache-control")) == (200, "no-store")
+    assert header(found, "keep-alive") == "timeout=60"
     openapi.check("getEntry", 200, header(found, "content-type"), found.content)
 
 
