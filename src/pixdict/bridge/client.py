@@ -12,10 +12,11 @@ from google.protobuf.message import Message
 from msgspec import Struct
 
 from pixdict.bridge.errors import error_of
-from pixdict.bridge.messages import stamp, to_message, to_struct
+from pixdict.bridge.messages import LARGEST, stamp, to_message, to_struct
 from pixdict.dict import messages
 from pixdict.dict.claims import Claim, ExtendedClaim
 from pixdict.dict.entries import Account, Entry, Person
+from pixdict.errors import InvalidArgument
 from pixdict.proto import bridge_pb2 as pb
 from pixdict.proto import bridge_pb2_grpc as rpc
 from pixdict.readings import LookUp, PolicyReading
@@ -171,6 +172,8 @@ class BridgeClient:
         return to_struct(kind, await self._call(method, request))
 
     async def _call(self, method: Any, request: Message) -> Any:
+        if request.ByteSize() > LARGEST:  # else gRPC would say RESOURCE_EXHAUSTED, as for an empty bucket
+            raise InvalidArgument(f"the request has {request.ByteSize()} bytes; a Bridge reads {LARGEST} at most")
         try:
             return await method(request, timeout=self._timeout)
         except grpc.aio.AioRpcError as error:

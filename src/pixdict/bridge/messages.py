@@ -16,6 +16,9 @@ from msgspec import Struct
 
 from pixdict.errors import InvalidArgument
 
+LARGEST = 1024 * 1024
+"""Bytes of a message that a Bridge reads."""
+
 S = TypeVar("S", bound=Struct)
 M = TypeVar("M", bound=Message)
 

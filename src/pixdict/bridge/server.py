@@ -17,6 +17,7 @@ from batuta.clock import Clock
 from pixdict.bridge import service
 from pixdict.bridge.calls import Calls
 from pixdict.bridge.directory import DirectoryClient
+from pixdict.bridge.messages import LARGEST
 from pixdict.bridge.settings import BridgeSettings
 from pixdict.errors import InvalidArgument
 from pixdict.proto import bridge_pb2, bridge_pb2_grpc
@@ -27,7 +28,6 @@ _SERVICES: tuple[tuple[str, Callable[[Any, Any], None], type[Any]], ...] = (
     ("Claims", bridge_pb2_grpc.add_ClaimsServicer_to_server, service.Claims),
     ("Reconciliation", bridge_pb2_grpc.add_ReconciliationServicer_to_server, service.Reconciliation),
 )
-_LARGEST = 1024 * 1024
 
 
 class Bridge:
@@ -51,7 +51,7 @@ async def serve(
     `grace` seconds at the end. Raises InvalidArgument when it cannot listen there."""
     async with DirectoryClient(settings) as directory:
         calls = Calls(directory, batuta, settings, cache=cache, clock=clock)
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", _LARGEST), ("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", LARGEST), ("grpc.so_reuseport", 0)])
         checks = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         names = [bridge_pb2.DESCRIPTOR.services_by_name[name].full_name for name, _, _ in _SERVICES]

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from msgspec.structs import replace
@@ -231,6 +232,7 @@ BAD = {
     "a request id that is no UUID": lambda one: one.create_entry(ENTRY, reason="USER_REQUESTED", request_id="x"),
     "no keys": lambda one: one.check_keys([]),
     "too many keys": lambda one: one.check_keys(["11122233300"] * 201),
+    "more than is read": lambda one: one.check_keys(["x" * 2_000_000]),
     "a claim id that is none": lambda one: one.get_claim("x"),
     "a limit of 201": lambda one: one.list_claims(limit=201),
     "a type of claim": lambda one: one.list_claims(type="GIFT"),
@@ -248,6 +250,27 @@ async def test_bad_input_is_refused_before_the_directory_is_asked(act):
     async with stand() as (directory, _, client, _):
         with pytest.raises(InvalidArgument):
             await act(client)
+        assert directory.asked == []
+
+
+@pytest.mark.parametrize("seconds", [2**62, -(2**62), 253_402_300_800])
+async def test_a_time_that_no_calendar_has_is_refused(seconds):
+    """No client of ours can send it."""
+    async with stand() as (directory, _, client, _):
+        far = Timestamp(seconds=seconds)
+        account = pb.Account(participant=ISPB, account_number="1", account_type="CACC", opening_date=far)
+        calls = (
+            rpc.ReconciliationStub(client.channel).ListCidEvents(
+                pb.ListCidEventsRequest(key_type="PHONE", start_time=far)
+            ),
+            rpc.EntriesStub(client.channel).UpdateEntry(
+                pb.UpdateEntryRequest(request_id="u-1", key=KEY, reason="USER_REQUESTED", account=account)
+            ),
+        )
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert directory.asked == []
 
 
