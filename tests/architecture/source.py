@@ -75,8 +75,10 @@ def _targets(node: ast.AST, known: dict[str, Path]) -> Iterator[str]:
             yield inner if inner in known else node.module
 
 
-def functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """The name and length in lines of each function, nested ones too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+@cache
+def functions(path: Path) -> tuple[tuple[str, int], ...]:
+    """The name and length in lines of each function, nested ones too. Keeps no tree: a thousand of them are slow to
+    collect garbage around."""
+    nodes = ast.walk(ast.parse(path.read_text(), filename=str(path)))
+    found = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return tuple((node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in found)

@@ -5,7 +5,7 @@ from statistics import quantiles
 
 import pytest
 
-from tests.architecture.source import ROOT, functions, parse, python_files
+from tests.architecture.source import ROOT, functions, python_files
 
 SMELL_LINES, FILE_LINES, LONGEST = 600, 700, 900
 LONG = (
@@ -41,14 +41,14 @@ def test_no_function_is_longer_than_70_lines() -> None:
     too_long = [
         f"{path.relative_to(ROOT)}: {name} has {n} lines"
         for path in [*OURS, *python_files("tests")]
-        for name, n in functions(parse(path))
+        for name, n in functions(path)
         if n > FUNCTION_LINES
     ]
     assert not too_long, too_long
 
 
 def test_nine_functions_out_of_ten_have_at_most_35_lines() -> None:
-    lengths = [n for path in python_files("src") for _, n in functions(parse(path))]
+    lengths = [n for path in python_files("src") for _, n in functions(path)]
     assert quantiles(lengths, n=10)[8] <= FUNCTION_LINES_P90
 
 
