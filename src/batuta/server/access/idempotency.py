@@ -50,7 +50,7 @@ ROUTES = (
         path="/api/v1/idempotency",
         scope=Scope.OPERATOR,
         handler=delete_idempotency_key,
-        summary="Forget an idempotency key: the next request with it is carried out.",
+        summary="Delete an idempotency key: the next request with it is carried out.",
         query=DeleteQuery,
         answer=Deleted,
     ),

@@ -144,7 +144,7 @@ ROUTES = (
         "DELETE",
         f"{_ALL}/subscriptions/{{id}}",
         delete,
-        "Forget a subscription.",
+        "Delete a subscription.",
         DeletedSubscription,
         query=ReasonQuery,
         scope=Scope.ADMIN,

@@ -113,9 +113,9 @@ _BREAKER, _LIMIT = "/api/v1/partners/breakers/{name}", "/api/v1/partners/limits/
 ROUTES = (
     route("GET", "/api/v1/partners", list_partners, "Breakers and limits, as of now.", Partners),
     route("PUT", _BREAKER, force_breaker, "Force a breaker open, closed or off.", BreakerView, body=ForceBody),
-    route("DELETE", _BREAKER, forget_breaker, "Forget a breaker.", Partners, query=ReasonQuery),
+    route("DELETE", _BREAKER, forget_breaker, "Delete a breaker.", Partners, query=ReasonQuery),
     route("PUT", _LIMIT, change_limit, "Change a limit, or make one.", LimitView, body=PartnerLimitBody),
-    route("DELETE", _LIMIT, forget_limit, "Forget a limit.", Partners, query=ReasonQuery),
+    route("DELETE", _LIMIT, forget_limit, "Delete a limit.", Partners, query=ReasonQuery),
     route("POST", f"{_LIMIT}/reset", reset_limit, "Go back to what code declares.", LimitView, body=ReasonBody),
     route("POST", f"{_LIMIT}/hold", hold, "Have no worker call the partner for a while.", LimitView, body=HoldBody),
     route("POST", f"{_LIMIT}/release", release, "End such a pause now.", LimitView, body=KeyBody),

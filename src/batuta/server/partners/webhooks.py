@@ -219,7 +219,7 @@ ROUTES = (
     ),
     route("GET", _ONE, show, "One endpoint, without its secrets.", Endpoint),
     route("PATCH", _ONE, update, "Change an endpoint.", Endpoint, body=EndpointBody, **_ADMIN),
-    route("DELETE", _ONE, delete, "Forget an endpoint.", DeletedEndpoint, query=ReasonQuery, **_ADMIN),
+    route("DELETE", _ONE, delete, "Delete an endpoint.", DeletedEndpoint, query=ReasonQuery, **_ADMIN),
     route(
         "POST",
         f"{_ONE}/rotate",
