@@ -210,6 +210,9 @@ async def test_a_key_of_another_institution_can_be_claimed(tmp_path):
     async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
         given = {"key": "+5561977776666", "tax_id_number": "11122233300"}
         assert (await browser.act("others-create-a-key", given))[0] == 200
+        paid = "payer_id=11122233300&end_to_end_id=E1234567820261119"
+        status, found = await browser("GET", f"/api/v1/lookups/%2B5561977776666?{paid}")
+        assert (status, msgspec.json.decode(found)["account"]["participant"]) == (200, OTHER)
         status, said = await browser("POST", "/api/v1/claims", claim("PORTABILITY", "+5561977776666"))
         assert status == 201, said
         [row] = (await browser.page("claims"))["tables"][0]["rows"]

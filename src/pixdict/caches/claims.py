@@ -12,7 +12,7 @@ from msgspec import Struct
 from batuta.cache import Cache, Entity, MemberSet
 from batuta.clock import as_datetime
 from pixdict.connect.keys.models import ClaimRow
-from pixdict.dict.claims import POSSESSION_PERIOD, ClaimType, Role
+from pixdict.dict.claims import POSSESSION_PERIOD, ClaimType
 
 BY_ID = "dict:claim:id:{claim_id}"
 STATUS = "dict:claim:status:{claim_id}"
@@ -51,7 +51,7 @@ class CachedClaim(Struct, frozen=True, kw_only=True, omit_defaults=True):
         claim = row.claim
         return cls(
             id=row.id,
-            workflow_id=run_of(row),
+            workflow_id=row.run,
             entry_id=entry_id,
             claimer_ispb="" if claim is None else claim.claimer_account.participant,
             owner_ispb=row.donor,
@@ -71,11 +71,6 @@ class CachedClaim(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """EXPIRED for one whose time is over, otherwise its status."""
         waits = self.status not in ENDED and self.status != "CONFIRMED"
         return EXPIRED if waits and self.expires_at is not None and self.expires_at <= now else self.status
-
-
-def run_of(row: ClaimRow) -> str:
-    """The id of the run that a claim is."""
-    return f"answer-{row.directory_id}" if row.side == Role.DONOR else f"claim-{row.id}"
 
 
 Load = Callable[[], Awaitable[CachedClaim | None]]

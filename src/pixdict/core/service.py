@@ -17,7 +17,6 @@ from batuta.resilience.degradation import Reading
 from batuta.resilience.idempotency import Idempotency
 from pixdict.bridge.calls import BREAKER
 from pixdict.caches import CachedClaim, CachedEntry, Caches, Limits
-from pixdict.caches.claims import run_of
 from pixdict.connect.keys import EntryChange, EntryStatus, KeyTables, NewClaim, NewEntry
 from pixdict.connect.keys.models import Asked, ClaimAct, ClaimRow, EntryRow, How, Outcome
 from pixdict.connect.keys.requests import (
@@ -184,7 +183,7 @@ class Core:
                 raise await self._cannot_act(row.id)
             return True
 
-        return await self._ask("dict_claims", row.id, ActOnClaim(id=row.id, run=run_of(row), act=act), write)
+        return await self._ask("dict_claims", row.id, ActOnClaim(id=row.id, run=row.run, act=act), write)
 
     async def _cannot_act(self, id: str) -> Exception:
         row = await self.tables.claim(id)
