@@ -9,7 +9,7 @@ from batuta.server import Refused
 from pixdict.dev.stand import ISPB
 from pixdict.dict.buckets import SECOND
 from pixdict.scenarios.player import Scenario
-from pixdict.scenarios.stage import Stage, new_number
+from pixdict.scenarios.stage import ACCEPTED, Stage, new_number
 
 _MINUTE = 60
 _BEFORE_REFILL = 2
@@ -72,7 +72,7 @@ async def slow(stage: Stage) -> None:
 
     await stage.until("the entry is ACTIVE", active)
     stage.expect("calls of the directory", {"201": 1}, dict(stage.at_directory("createEntry")))
-    await stage.prove([number], 1, {"202": 1})
+    await stage.prove([number], 1, {ACCEPTED: 1})
 
 
 async def lost(stage: Stage) -> None:

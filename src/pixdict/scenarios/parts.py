@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from batuta.ids import new_secret
 from pixdict.dev.stand import ISPB, Stand
 from pixdict.scenarios.player import Scenario
-from pixdict.scenarios.stage import Missing, Overdue, Stage, new_number
+from pixdict.scenarios.stage import ACCEPTED, Missing, Overdue, Stage, new_number
 
 _BEGINS = 60.0
 """Seconds for a process to begin."""
@@ -94,6 +94,7 @@ async def redis_away(stage: Stage) -> None:
     await stand.redis.cut()
     stage.say("the wire to Redis is cut")
     second = await stage.create(during)
+    await stage.until_active([before, during], 2)
     reads = [await _read(stage, one.id) for one in (first, second)]
     stage.expect("reads without Redis", "200 ACTIVE, 200 ACTIVE", reads)
     again = await stage.create(before, key=key)
@@ -109,10 +110,10 @@ async def redis_away(stage: Stage) -> None:
             return False
 
     await stage.until("Redis answers", answers)
+    await stage.until_active([before, during, after], 3)
     stage.expect("reads with Redis", "200 ACTIVE", await _read(stage, third.id))
     stage.expect("keys in Redis without a lifetime", 0, len(await stand.cache.without_lifetime()))
-    await stage.until_active([before, during, after], 3)
-    await stage.prove([before, during, after], 3, {"201": 4})
+    await stage.prove([before, during, after], 3, {ACCEPTED: 4})
 
 
 async def _read(stage: Stage, id: str) -> str:
