@@ -9,7 +9,7 @@ import pytest
 
 from batuta.cli import root
 from batuta.durations import human_duration, parse_duration, short_duration, typed_duration
-from tests.cli.conftest import Cli, Work
+from tests.cli.conftest import Cli, Work, wait_for
 
 OK, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
 
@@ -180,6 +180,7 @@ def test_a_run_is_named_by_its_id_or_its_run_id(cli: Cli, work: Work) -> None:
         more = ["go"] if command == "signal" else []
         assert cli("runs", command, paused, *more).exit_code == OK
     assert {row["target"] for row in document(cli, "audit", "list", "--target", paused)["rows"]} == {"n-1"}
+    wait_for(lambda: document(cli, "runs", "show", paused)["state"] == "cancelled", "the run to be cancelled")
     assert cli("runs", "delete", paused, "--yes").exit_code == OK
 
 
