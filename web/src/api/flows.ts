@@ -1,6 +1,7 @@
 /** Flows: their routes, and the shapes of their answers. */
 
 import { get, segment, write } from "./http";
+import type { JsonSchema } from "../lib/complete";
 import type { Json } from "./types";
 
 export interface FlowStep {
@@ -137,6 +138,7 @@ export const events = (cursor: string | null, signal: Signal): Promise<{ events:
 export const approvals = (signal: Signal): Promise<{ approvals: Approval[] }> => get("flow-approvals", undefined, signal);
 
 export const checkFlow = (text: string): Promise<{ valid: boolean; faults: Fault[]; document: Json }> => write("POST", "/workflows/validate", { text });
+export const flowSchema = (): Promise<{ schema: JsonSchema }> => get("/workflows/schema");
 export const rehearse = (text: string, payload: Json): Promise<Rehearsal> => write("POST", "/workflows/dry-run", { text, payload });
 export const createFlow = (document: Json): Promise<Workflow> => write("POST", "/workflows", document);
 export const changeFlow = (id: string, changes: Json): Promise<Workflow> => write("PATCH", one(id), changes);

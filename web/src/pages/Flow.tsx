@@ -1,11 +1,12 @@
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { actOnFlow, changeFlow, checkFlow, createFlow, type Fault, flow, type FlowStep, type Rehearsal, rehearse, type Workflow } from "../api/flows";
+import { actOnFlow, changeFlow, checkFlow, createFlow, type Fault, flow, flowSchema, type FlowStep, type Rehearsal, rehearse, type Workflow } from "../api/flows";
 import type { Json } from "../api/types";
 import { Loading, Trouble } from "../components/Empty";
 import { FlowGraph } from "../components/FlowGraph";
 import { JsonValue } from "../components/JsonValue";
 import { Chip } from "../components/StateChip";
+import { complete, type Completion, type JsonSchema, type Proposal } from "../lib/complete";
 import { lineOf, linesOf, TEMPLATES, withStep } from "../lib/flow";
 import { flowLook } from "../lib/flowStates";
 import { useResource } from "../state/live";
@@ -164,9 +165,60 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
   );
 }
 
+interface Offer extends Completion {
+  chosen: number;
+  left: number;
+  top: number;
+}
+
+const LINE = 20;
+const PADDING = 10;
+
+/** Where, in its editor, the line below an offset of a text field begins: its font has letters of one width. */
+function placeOf(field: HTMLTextAreaElement, at: number): { left: number; top: number } {
+  const lines = field.value.slice(0, at).split("\n");
+  const context = document.createElement("canvas").getContext("2d");
+  if (context) context.font = getComputedStyle(field).font;
+  const letter = context?.measureText("m").width ?? 8;
+  const left = field.offsetLeft + PADDING + (lines[lines.length - 1]?.length ?? 0) * letter - field.scrollLeft;
+  return { left: Math.max(field.offsetLeft, Math.min(left, field.offsetLeft + field.clientWidth - 200)), top: field.offsetTop + PADDING + lines.length * LINE - field.scrollTop };
+}
+
 /** A text field with line numbers; lines with faults are marked, and say why. */
 function TextEditor({ text, faults, fixed, onChange }: { text: string; faults: Fault[]; fixed: boolean; onChange: (text: string) => void }): JSX.Element {
   const gutter = useRef<HTMLDivElement>(null);
+  const area = useRef<HTMLTextAreaElement>(null);
+  const [schema, setSchema] = useState<JsonSchema | null>(null);
+  const [offered, setOffered] = useState<Offer | null>(null);
+  useEffect(() => {
+    if (!fixed) flowSchema().then((answer) => setSchema(answer.schema), sayError);
+  }, [fixed]);
+  const offer = (): void => {
+    const field = area.current;
+    const found = field && schema && field.selectionStart === field.selectionEnd ? complete(field.value, field.selectionStart, schema) : null;
+    setOffered(field && found ? { ...found, chosen: 0, ...placeOf(field, found.from) } : null);
+  };
+  const take = (one: Proposal): void => {
+    const field = area.current;
+    if (!field || !offered) return;
+    field.setRangeText(one.insert, offered.from, offered.to, "end");
+    const opened = /(""|\{\}|\[\])$/.test(one.insert) && one.insert.length > 2;
+    if (opened) field.selectionStart = field.selectionEnd = field.selectionEnd - 1;
+    setOffered(null);
+    field.focus();
+    onChange(field.value);
+  };
+  const choose = (event: KeyboardEvent): boolean => {
+    if (!offered) return false;
+    const many = offered.proposals.length;
+    const one = offered.proposals[offered.chosen];
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") setOffered({ ...offered, chosen: (offered.chosen + (event.key === "ArrowDown" ? 1 : many - 1)) % many });
+    else if (event.key === "Escape") setOffered(null);
+    else if ((event.key === "Enter" || event.key === "Tab") && one) take(one);
+    else return false;
+    event.preventDefault();
+    return true;
+  };
   const count = text.split("\n").length;
   const marked = useMemo(() => {
     const lines = linesOf(text);
@@ -194,12 +246,27 @@ function TextEditor({ text, faults, fixed, onChange }: { text: string; faults: F
           wrap="off"
           readOnly={fixed}
           value={text}
-          onInput={(event) => onChange(event.currentTarget.value)}
+          ref={area}
+          aria-autocomplete="list"
+          aria-controls="flow-proposals"
+          onInput={(event) => {
+            onChange(event.currentTarget.value);
+            if ((event as InputEvent).inputType === "insertText" && /["A-Za-z]/.test((event as InputEvent).data ?? "")) offer();
+            else setOffered(null);
+          }}
+          onBlur={() => setOffered(null)}
+          onClick={() => setOffered(null)}
           onScroll={(event) => {
+            setOffered(null);
             if (gutter.current) gutter.current.scrollTop = event.currentTarget.scrollTop;
           }}
           onKeyDown={(event) => {
-            if (event.key !== "Enter" || fixed) return;
+            if (fixed || choose(event)) return;
+            if (event.key === " " && event.ctrlKey) {
+              event.preventDefault();
+              offer();
+            }
+            if (event.key !== "Enter") return;
             const field = event.currentTarget;
             const before = field.value.slice(0, field.selectionStart);
             const indent = /(^|\n)( *)[^\n]*$/.exec(before)?.[2] ?? "";
@@ -209,7 +276,26 @@ function TextEditor({ text, faults, fixed, onChange }: { text: string; faults: F
             onChange(field.value);
           }}
         />
+        {offered && (
+          <ul class="flow-proposals mono" id="flow-proposals" role="listbox" aria-label="Proposals" style={{ left: `${offered.left}px`, top: `${offered.top}px` }}>
+            {offered.proposals.map((one, place) => (
+              <li
+                key={one.label}
+                role="option"
+                aria-selected={place === offered.chosen}
+                title={one.about}
+                onMouseDown={(event) => {
+                  event.preventDefault();
+                  take(one);
+                }}
+              >
+                {one.label} <span class="faint">{one.about}</span>
+              </li>
+            ))}
+          </ul>
+        )}
       </div>
+      {!fixed && <p class="faint small flow-help">Ctrl+Space proposes what may stand at the cursor.</p>}
       {faults.length > 0 && (
         <ul class="flow-faults" aria-label="Faults">
           {[...marked].flatMap(([line, found]) =>
