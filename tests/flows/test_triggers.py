@@ -103,6 +103,23 @@ async def test_a_flow_that_gets_another_topic_hears_the_old_one_no_more(sqlite_u
     assert sorted(event["payload"]["amount"] for event in events) == [1, 3]
 
 
+async def test_messages_of_a_topic_pass_the_filter_and_the_limit_of_their_key(url: str) -> None:
+    filtered = {"field": "amount", "operator": "gte", "value": 5}
+    concurrency = {"key": "{{ event.payload.customer }}", "overlap": "skip"}
+    trigger = {"topic": "invoices", "filter": filtered, "concurrency": concurrency}
+    async with triggered(url, trigger, STEPS) as api:
+        for number, amount in enumerate((1, 7, 8)):
+            await api.client.publish("invoices", {"customer": "ana", "amount": amount}, id=f"m-{number}", key="ana")
+        await api.client.publish("invoices", {"customer": "rui", "amount": 9}, id="last", key="ana")
+        found = await runs(api, 2)
+        events = [await api.get(f"/api/events/{run['event_id']}") for run in found]
+        assert sorted(event["payload"]["amount"] for event in events) == [7, 9]
+        flows, flow = api.client.flows, found[0]["workflow_id"]
+        for amount in (8, 9):  # they are delivered once more
+            await flows.runs.begin(flow, {"customer": "ana", "amount": amount}, "bus invoices", f"m-{amount - 6}")
+        assert len((await api.get("/api/runs"))["runs"]) == 2
+
+
 async def test_two_flows_of_one_topic_each_begin_with_the_same_event(sqlite_url: str) -> None:
     async with orkestr(sqlite_url, working=False) as api:
         for name in ("one", "two"):

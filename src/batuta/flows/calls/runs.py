@@ -14,9 +14,9 @@ from batuta.authoring.backend import Description
 from batuta.authoring.client.flows import FlowBackend
 from batuta.errors import FlowConflict, InvalidInput, UnknownEvent, UnknownFlow, UnknownRun
 from batuta.flows.calls.catalog import Catalog, check_limit, no_cursor, uuid_or
-from batuta.flows.calls.events import Client, Events
+from batuta.flows.calls.events import LONGEST_EXTERNAL_ID, Client, Events
 from batuta.flows.calls.reading import read_run, with_parts
-from batuta.flows.calls.triggers import Trigger, trigger_of
+from batuta.flows.calls.triggers import Trigger, rooms_of, trigger_of
 from batuta.flows.models import (
     DECIDE,
     EVENT_TAG,
@@ -36,6 +36,7 @@ from batuta.flows.views import run_view
 from batuta.ids import RunId
 from batuta.journal.flows.records import EventRow, FlowRow, FlowRunFilter, FlowStart, NewEvent
 from batuta.journal.states import RunState
+from batuta.names import joined, shortened
 
 APPROVAL: Final = "flow.approval"
 STATES: Final[dict[RunStatus, tuple[RunState, ...]]] = {
@@ -114,6 +115,28 @@ class FlowRuns:
         if event_id is None:
             return await self._start_new(trigger, self._events.made(_type_of(row), payload, source, external_id))
         return await self._start_for(trigger, await self._events.row(event_id))
+
+    async def begin(self, workflow_id: object, payload: Mapping[str, Any], source: str, external_id: str) -> str | None:
+        """Begin a run for a new event, once for each external id of its source, as the flow's trigger says: its filter,
+        its concurrency. The id of the run; None when it begins none."""
+        row = await self._catalog.row(workflow_id)
+        trigger = trigger_of(row)
+        is_counted = trigger.concurrency is not None and rooms_of(trigger.concurrency[0]) is not None
+        if is_counted:  # an event of its own: sent again, it begins no run that found no room before
+            external_id = shortened(joined(external_id, row.name), LONGEST_EXTERNAL_ID)
+        event = self._events.made(_type_of(row), payload, source, external_id)
+        view = self._events.view(event)
+        if not trigger.lets_in(view):
+            return None
+        asked = trigger.asks(view)
+        run = self._backend.new_run(asked.request, debounce=asked.debounce, debounce_limit=asked.debounce_limit)
+        start = FlowStart(row.workflow_id, run, asked.room)
+        accepted = await self._backend.accept(NewEvent(event=event, starts=[start]), [asked.request])
+        if not accepted.is_new and not is_counted:  # it was sent again, or begins another flow of the topic, too
+            return (await self._start_for(trigger, accepted.event)).run.id
+        where = FlowRunFilter(workflow_id=row.workflow_id, event_ids=(accepted.event.event_id,))
+        links = await self._backend.store.flow_runs(where, limit=1)
+        return run.id if links else None
 
     async def _start_for(self, trigger: Trigger, event: EventRow) -> Started:
         asked = trigger.asks(self._events.view(event), by_hand=True)

@@ -87,8 +87,8 @@ class Starters:
         [active] = page.workflows
         if topic and (active.trigger or {}).get("topic") != topic:
             return None  # a later version has another topic
-        started = await self._flows.runs.start(active.id, payload=payload, source=source, external_id=external_id)
-        return str(started.run.id)
+        begun: str | None = await self._flows.runs.begin(active.id, payload, source, external_id)
+        return begun
 
     def subscription(self, topic: str, name: str) -> Subscription:
         async def deliver(message: Message[Any]) -> None:
