@@ -23,7 +23,7 @@ import asyncpg
 from batuta import connect
 from batuta.testing.valkey import ValkeyServer
 from bench.bridge import ISPB
-from bench.child import Figures, Task, latency
+from bench.child import Figures, Task, latency, loop_factory
 from chaos.pix.customers import key_body
 from chaos.pix.parts import PLENTY, Part, free_ports
 from pixdict.dict.signatures import self_signed
@@ -269,4 +269,5 @@ async def _bare(redis: str, body: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_bare(*sys.argv[1:]))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:  # as pixdict serve has it
+        runner.run(_bare(*sys.argv[1:]))

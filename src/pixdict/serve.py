@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
 from pathlib import Path
@@ -77,7 +77,18 @@ def run(options: Options) -> None:
 
         host, port = options.address
         return simulate(host, port, options.path, (), "off", (), "stepped", check_digits=False)
-    return asyncio.run({"bridge": _bridge, "connect": _connect, "core": _core}[options.role](options))
+    role = {"bridge": _bridge, "connect": _connect, "core": _core}[options.role]
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        return runner.run(role(options))
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's when it is installed (`batuta[fast]`), as with `batuta worker`; None: asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 async def _bridge(options: Options) -> None:
