@@ -18,7 +18,7 @@ from tests.flows.kit import DONE, Doc, rule, step
 from tests.flows.processes import ENVIRONMENT, ROOT, worker_process
 
 APP = "tests.flows.every_app:APP"
-DEADLINE = 100.0
+DEADLINE = 170.0
 KILLED_AT = (1, 2, 4, 7) if os.environ.get("BATUTA_TEST_LONG") else (2, 6)
 """Webhooks that the receiver has when a worker dies. Each kill takes seconds, until another worker takes over."""
 SENT = ["notify ", "left ", "right ", "each a", "each b", "each c", "risky ", "rescue "]
@@ -84,6 +84,7 @@ async def decide(client: batuta.Batuta, run_id: str) -> None:
 
 # covers E-11
 @pytest.mark.chaos
+@pytest.mark.timeout(180)
 async def test_workers_die_in_the_middle_and_the_receiver_misses_nothing(url: str, tmp_path: Path) -> None:
     file = tmp_path / "received"
     async with batuta.connect(url) as client, receiver(file) as hook, asyncio.timeout(DEADLINE):
