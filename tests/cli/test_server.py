@@ -108,10 +108,17 @@ async def {}() -> int:
 """
 
 
-def test_dev_begins_again_when_the_code_changes(spawn: Spawn, tmp_path: Path) -> None:
+def test_dev_takes_its_code_once(cli: Cli) -> None:
+    said = cli("dev", "shop", "--app", "shop")
+    assert said.exit_code == USAGE
+    assert "shop and --app shop both name the code" in said.stderr
+
+
+@pytest.mark.parametrize("code_is", [["mine"], ["--app", "mine"]])
+def test_dev_begins_again_when_the_code_changes(spawn: Spawn, tmp_path: Path, code_is: list[str]) -> None:
     module, code = tmp_path / "mine.py", "import batuta\n" + WORKFLOW.format("first")
     module.write_text(code)
-    dev = spawn("dev", "mine", "--port", "0", cwd=tmp_path, BATUTA_DATABASE_URL="", PYTHONPATH=str(ROOT / "src"))
+    dev = spawn("dev", *code_is, "--port", "0", cwd=tmp_path, BATUTA_DATABASE_URL="", PYTHONPATH=str(ROOT / "src"))
     assert dev.stdout is not None
     assert "(workflows: first)" in dev.stdout.readline()
     module.write_text(code + "async def (")

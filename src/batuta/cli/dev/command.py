@@ -29,21 +29,24 @@ TOUR = "batuta.cli.dev.tour:APP"
 
 
 @click.command()
-@app_option("The code to run: a module, or an App in it. Without it: a tour.")
+@click.argument("module", required=False, metavar="[MODULE[:ATTR]]")
+@app_option("The code to run, as other commands name it: the same as MODULE[:ATTR].")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=8288, show_default=True, metavar="N", help="0: any that is free."
 )
 @click.option("--no-reload", is_flag=True, help="Do not begin again when the code changes.")
 @with_common_options
-def dev(common: CommonOptions, app: str | None, port: int, no_reload: bool) -> None:
-    """Run the code of --app with an API and a dashboard at http://127.0.0.1:8288/, in one process.
+def dev(common: CommonOptions, module: str | None, app: str | None, port: int, no_reload: bool) -> None:
+    """Run the code of a module, or of an App in it, with an API and a dashboard at http://127.0.0.1:8288/.
 
-    It begins again when a file of the code changes. Without --app: a tour with sample workflows, on a database of its
-    own that is gone at the end. It listens to this machine alone.
+    It is one process, and begins again when a file of the code changes. Without code: a tour with sample workflows, on
+    a database of its own that is gone at the end. It listens to this machine alone.
     """
+    if module and app:
+        raise click.UsageError(f"{module} and --app {app} both name the code: give one of them")
     log_to_stderr("warning")
     with suppress(KeyboardInterrupt):  # uvicorn raises it once more when it has ended in order
-        _until_it_ends(common, app, port, no_reload)
+        _until_it_ends(common, module or app, port, no_reload)
 
 
 def _until_it_ends(common: CommonOptions, app: str | None, port: int, no_reload: bool) -> None:
