@@ -47,7 +47,8 @@ def verify_webhook(
 ) -> str:
     """Check an incoming webhook against the raw bytes of its body, and return its id.
 
-    Keep the ids for as long as `tolerance` to notice repeated ones. Raises InvalidSignature.
+    A sender may repeat a webhook with a new timestamp, Batuta for up to a week: keep the ids for as long, to notice
+    repeated ones. Raises InvalidSignature.
     """
     given = {name.lower(): value for name, value in headers.items()}
     try:
