@@ -412,4 +412,5 @@ async def test_a_gate_that_nobody_uses_any_more_is_forgotten() -> None:
             del passing
         await env.advance(5)
         gc.collect()
-        assert [one() for one in gone] == [None] * 6
+        assert len(gone) >= 6  # a run that is replayed makes its gate again
+        assert {one() for one in gone} == {None}
