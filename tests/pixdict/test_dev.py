@@ -15,10 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from batuta import connect
+from batuta.cache import RedisCache
 from pixdict.cli import root
 from pixdict.connect.monitor import SCHEDULE_ID
 from pixdict.dev.stand import ISPB, OTHER, Options, stand
-from tests.cache.conftest import valkey
+from pixdict.dev.valkey import own_valkey
+from tests.cache.conftest import PATIENT, valkey
 from tests.pixdict.core.kit import claim, eventually, key
 from tests.pixdict.directory.kit import CPF, PHONE, Bank
 
@@ -271,3 +273,18 @@ def test_a_part_with_wrong_options_says_so_and_ends(tmp_path, options, said):
     result = CliRunner().invoke(root, given)
     assert result.exit_code != 0
     assert said in result.output
+
+
+async def test_a_valkey_of_its_own_runs_in_any_folder_and_nobody_else_may_read_its_password(tmp_path):
+    folder = tmp_path / 'Ana "Bia" \\ João'
+    folder.mkdir()
+    settings = folder / "valkey.conf"
+    settings.write_text("of the last time")
+    settings.chmod(0o644)
+    async with own_valkey(folder) as url:
+        assert url is not None
+        assert urlparse(url).password in settings.read_text()
+        assert settings.stat().st_mode & 0o777 == 0o600
+        backend = await RedisCache.connect(url, PATIENT)
+        assert (await backend._client.config_get("dir"))["dir"] == str(folder)
+        await backend.close()

@@ -1,6 +1,7 @@
 """Scenarios as a command: a ledger that proves, and one that does not."""
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
@@ -144,6 +145,10 @@ async def test_a_wire_that_is_cut_ends_connections_and_refuses_new_ones_until_it
                 await asyncio.open_connection("127.0.0.1", wire.port)
             writer.close()
             port = wire.port
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with pytest.raises(OSError):
+                    other.bind(("127.0.0.1", port))  # nobody else gets it
             await wire.mend()
             assert wire.port == port
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -8,7 +8,6 @@ from pixdict.caches.claims import CachedClaim, ClaimCache
 from pixdict.caches.entries import CachedEntry, EntryCache
 from pixdict.connect.keys.models import ClaimRow, EntryRow, EntryStatus
 from pixdict.connect.keys.tables import KeyTables
-from pixdict.errors import DatabaseTimeout
 
 log = logging.getLogger("pixdict.caches")
 
@@ -27,8 +26,8 @@ class RowCaches:
     async def claim_changed(self, row: ClaimRow) -> None:
         try:
             entry = await self._tables.entry_of_key(row.key)
-        except DatabaseTimeout as error:
-            log.warning("the entry of claim %s cannot be read: %s", row.id, error)
+        except Exception as error:  # noqa: BLE001 - the change is durable, so it must not fail for this
+            log.warning("the entry of claim %s cannot be read: %r", row.id, error)
             entry = None
         cached = CachedClaim.of(row, "" if entry is None else entry.id)
         await (self._claims.put(cached) if is_open(row) else self._claims.delete(cached))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
+import os
 import secrets
 import shutil
 import signal
@@ -39,8 +41,8 @@ async def own_valkey(folder: Path) -> AsyncIterator[str | None]:
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     password, settings = secrets.token_hex(16), folder / "valkey.conf"
-    settings.write_text(f'bind 127.0.0.1\nport {port}\ndir {folder}\nsave ""\nrequirepass {password}\n')
-    settings.chmod(0o600)
+    said = ("bind 127.0.0.1", f"port {port}", f"dir {_quoted(folder)}", 'save ""', f"requirepass {password}", "")
+    _write_for_us_alone(settings, "\n".join(said))
     nowhere = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
         program,
@@ -57,6 +59,16 @@ async def own_valkey(folder: Path) -> AsyncIterator[str | None]:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def _quoted(folder: Path) -> str:
+    return json.dumps(str(folder), ensure_ascii=False)
+
+
+def _write_for_us_alone(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 async def _listens(process: asyncio.subprocess.Process, port: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
@@ -11,12 +12,13 @@ _PIECE = 64 * 1024
 
 
 class Wire:
-    """Passes bytes on. While it is cut, nothing listens, and no connection is left."""
+    """Passes bytes on. While it is cut, nothing listens, and no connection is left. The port stays its own."""
 
     def __init__(self, host: str, port: int) -> None:
         self._to = (host, port)
         self.port = 0
         """Where it listens, at 127.0.0.1."""
+        self._held: socket.socket | None = None
         self._listening: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -25,17 +27,23 @@ class Wire:
     async def to(cls, host: str, port: int) -> AsyncIterator[Wire]:
         """One that is open, until the end of the block."""
         wire = cls(host, port)
-        await wire.mend()
         try:
+            await wire.mend()
             yield wire
         finally:
             await wire.cut()
+            if wire._held is not None:
+                wire._held.close()
 
     async def mend(self) -> None:
         """Listen, at the port that it always had."""
+        if self._held is None:  # bound and not listening: while the wire is cut, nobody else may get the port
+            self._held = socket.socket()
+            self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._held.bind(("127.0.0.1", 0))
+            self.port = self._held.getsockname()[1]
         if self._listening is None:
-            self._listening = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
-            self.port = self._listening.sockets[0].getsockname()[1]
+            self._listening = await asyncio.start_server(self._connected, "127.0.0.1", self.port, reuse_port=True)
 
     async def cut(self) -> None:
         """Refuse connections, and end those that are open."""

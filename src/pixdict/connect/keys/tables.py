@@ -137,7 +137,9 @@ class _Writes:
             "UPDATE dict_entries SET request = ?, outcome = '', updated_at = ? WHERE id = ? AND status = 'ACTIVE'"  # noqa: S608
             f" AND (request = '' OR outcome <> '') RETURNING {_ENTRY}"
         )
-        return _entry(await self._run(sql, request, _now(), id))
+        if (row := _entry(await self._run(sql, request, _now(), id))) is not None:
+            await self._changed(row)
+        return row
 
     async def ask_claim(self, id: str, request: str) -> ClaimRow | None:
         """The same for a claim that the directory has not ended."""
@@ -146,7 +148,9 @@ class _Writes:
             " AND status IN ('OPEN', 'WAITING_RESOLUTION', 'CONFIRMED') AND (request = '' OR outcome <> '')"
             f" RETURNING {_CLAIM}"
         )
-        return _claim(await self._run(sql, request, _now(), id))
+        if (row := _claim(await self._run(sql, request, _now(), id))) is not None:
+            await self._changed(row)
+        return row
 
     async def _set(self, table: str, id: str, outcome: Outcome | None, **fields: Any) -> None:
         """An outcome is that of one request: the row may have another one by now."""
