@@ -68,3 +68,26 @@ async def test_the_broker_is_asked_for_each_subscription_and_may_hang_or_fail(
 async def test_subscriptions_of_the_store_itself_have_no_backlog_elsewhere() -> None:
     async with connect("memory://") as client, client.worker(subscriptions=[subscribe("orders", take, name="books")]):
         assert await behind(client) == {"books": None}
+
+
+class Counted(Slow):
+    """Says when several ask it at once."""
+
+    def __init__(self) -> None:
+        self.asked, self.most = 0, 0
+
+    async def behind(self, topic: str, name: str) -> int | None:
+        self.asked += 1
+        self.most = max(self.most, self.asked)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.asked -= 1
+        return 1
+
+
+async def test_few_questions_are_put_to_the_broker_at_once() -> None:
+    broker = Counted()
+    subscriptions = [subscribe("orders", take, name=f"n-{number}") for number in range(12)]
+    async with connect("memory://", bus=broker) as client, client.worker(subscriptions=subscriptions):
+        assert {*(await behind(client)).values()} == {1}
+    assert broker.most == 4

@@ -284,3 +284,29 @@ async def test_a_store_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixt
     async with asyncio.timeout(60):
         await asked.wait()
     await pruner.stop()
+
+
+async def test_runs_are_deleted_though_messages_of_the_bus_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    await store.open()
+    pruned = asyncio.Event()
+
+    async def bus_turn(*_: Any) -> Any:
+        raise RuntimeError("rubbish on the bus")
+
+    async def prune(*_: Any, **__: Any) -> Pruned:
+        pruned.set()
+        return Pruned(0, None, 0.0)
+
+    faulty: Any = store
+    faulty.bus_turn, faulty.prune = bus_turn, prune
+    store.poll_seconds = 1.0
+    await store.set_retention(Retention("1min"))
+    now = asyncio.get_running_loop().time
+    pruner = Pruner(store, "", Settings(prune_every=0.05), now, Outage(now))
+    pruner.start()
+    async with asyncio.timeout(60):
+        await pruned.wait()
+    await pruner.stop()
+    assert "deleting messages of the bus that were kept for long enough fails" in caplog.text
+    assert "rubbish on the bus" in caplog.text

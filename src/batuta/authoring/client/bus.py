@@ -22,6 +22,7 @@ log = logging.getLogger("batuta.bus")
 
 _MOST = 1_000
 _PATIENCE = 4.0
+_ASKED_AT_ONCE = 4
 _HANDED_OUT = 500
 _FOR_EVER = 1e10
 
@@ -84,7 +85,8 @@ class BusClient:
         broker = self._broker
         if broker is not None:
             theirs = [one for one in status.subscriptions if one.via == broker.name]
-            found = await asyncio.gather(*(_behind(broker, one) for one in theirs))
+            gate = asyncio.Semaphore(_ASKED_AT_ONCE)  # each question may hold a thread
+            found = await asyncio.gather(*(_behind(broker, one, gate) for one in theirs))
             for one, behind in zip(theirs, found, strict=True):
                 one.behind = behind
         return status
@@ -111,9 +113,9 @@ class BusClient:
         return await prune_messages(self._service.store, round(seconds * SECOND))
 
 
-async def _behind(broker: Backlog, one: SubscriptionStatus) -> int | None:
+async def _behind(broker: Backlog, one: SubscriptionStatus, gate: asyncio.Semaphore) -> int | None:
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_PATIENCE), gate:  # the wait for the others counts
             return await broker.behind(one.topic, one.name)
     except Exception as error:  # noqa: BLE001 - the rest of the status is worth having without it
         log.warning("how far subscription %r is behind is not known: %r", one.name, error)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from batuta.authoring.client.bus import prune_messages
 from batuta.clock import SECOND
@@ -25,6 +26,7 @@ _SHORT, _LONG = 0.01, 0.04
 """Seconds. A quicker step looks at more rows the next time, a slower one at fewer."""
 _SHORTEST_PAUSE = 0.005
 _PRUNING = "deleting runs that were kept for long enough"
+_MESSAGES = "deleting messages of the bus that were kept for long enough"
 _IN_VAIN = 0.01
 """The share of the time that looking at runs which are still kept takes at most."""
 _LONGEST_PAUSE = 3_600.0
@@ -153,14 +155,21 @@ class Pruner:
         while True:
             await asyncio.sleep(self._pause * (0.5 + jitter()))
             self._pause = self._every
-            try:
-                if await self._is_mine():
+            with self._tried(_PRUNING):
+                if not await self._is_mine():
+                    continue
+                with self._tried(_MESSAGES):
                     await prune_messages(self._store, self._keep_messages)
-                    if await self._has_rules():
-                        await self._round()
-                self._outage.worked(_PRUNING)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next round comes
-                self._outage.failed(_PRUNING, error, holds=False)
+                if await self._has_rules():
+                    await self._round()
+
+    @contextmanager
+    def _tried(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+            self._outage.worked(doing)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next round comes
+            self._outage.failed(doing, error, holds=False)
 
     async def _has_rules(self) -> bool:
         return shortest(await self._store.retention()) is not None
