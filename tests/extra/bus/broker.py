@@ -23,7 +23,7 @@ from batuta.testing.servers import free_ports
 
 URL_VARIABLE = "BATUTA_TEST_PULSAR_URL"
 _POM = Path(__file__).with_name("pom.xml")
-_PATIENCE_S = 120.0
+_PATIENCE_S = 240.0
 _OPENS = (
     "java.base/jdk.internal.loader",
     "java.base/java.lang",

@@ -11,7 +11,7 @@ from pixdict.dev.stand import Options, stand
 from pixdict.scenarios import SCENARIOS, Player
 from tests.extra.bus.broker import URL_VARIABLE, PulsarServer
 
-pytestmark = [pytest.mark.extra, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.extra, pytest.mark.timeout(600)]
 
 
 async def test_keys_are_created_through_the_broker_and_a_killed_worker_loses_none(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from batuta.journal.records import LetterReason
 from batuta.testing.buses import BusConformance, Seen, caught_up, letters, until
 from tests.extra.bus.broker import URL_VARIABLE, PulsarServer
 
-pytestmark = [pytest.mark.extra, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.extra, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
