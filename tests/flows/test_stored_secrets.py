@@ -10,8 +10,10 @@ from batuta import connect
 from batuta.codecs import Encryption, Keys
 from batuta.connect import store_for
 from batuta.errors import InvalidInput
+from batuta.flows.stored_secrets import stored_secret
 from batuta.flows.workflow import Flows, flow
 from batuta.stores.coded.key_rotation import rotate
+from batuta.stores.coded.store import CodedStore
 from batuta.webhooks.addresses import AddressPolicy
 from tests.flows.http import orkestr
 from tests.flows.kit import DONE, ended, failure_of, outputs, start, step
@@ -60,6 +62,29 @@ async def test_secrets_are_encrypted_again_with_a_new_key(tmp_path: Path) -> Non
     await store.close()
     async with connect(url, codec=Encryption(Keys(new))) as client:
         assert await client.flows.secrets.names() == ["crm"]
+
+
+async def test_a_secret_that_is_changed_while_keys_rotate_stays_changed(tmp_path: Path) -> None:
+    url, old, new = f"sqlite:///{tmp_path / 'kept.db'}", {"k1": b"k" * 32}, {"k2": b"n" * 32}
+    both = Encryption(Keys([*new.items(), *old.items()]))
+    store = store_for(url, codec=both)
+    assert isinstance(store, CodedStore)
+    async with connect(url, codec=Encryption(Keys(old))) as client:
+        for name in ("changed", "removed", "left"):
+            await client.flows.secrets.set(name, TOKEN)
+        await store.open()
+        documents = store.inner.documents
+
+        async def overtaken(kind: str, limit: int = 1_000) -> Any:
+            found = await documents(kind, limit)
+            await client.flows.secrets.set("changed", "newer")
+            await client.flows.secrets.remove("removed")
+            return found
+
+        store.inner.documents = overtaken  # type: ignore[method-assign]  # somebody is quicker
+        assert (await rotate(store)).secrets == 1
+        assert [await stored_secret(store, name) for name in ("changed", "removed", "left")] == ["newer", None, TOKEN]
+        await store.close()
 
 
 @pytest.mark.parametrize(("name", "value"), [("", "x"), ("../x", "x"), ("a b", "x"), ("ok", ""), ("ok", "x" * 70_000)])

@@ -46,6 +46,11 @@ class DocumentStore(Protocol):
         is over are forgotten. The audit log names their keys."""
         ...
 
+    async def rewrite_document(self, kind: str, key: str, before: str, body: str) -> bool:
+        """Write a body otherwise, and nothing else of the document. False: its body is not `before`, or there is
+        none."""
+        ...
+
     async def document(self, kind: str, key: str) -> Document | None:
         """One whose time is not over."""
         ...

@@ -25,7 +25,7 @@ from batuta.journal.resilience.partners import (
     PartnerRule,
     all_partners,
 )
-from batuta.journal.server.documents import FLOW_SECRETS, KEEP_SECRETS
+from batuta.journal.server.documents import FLOW_SECRETS
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
@@ -277,10 +277,9 @@ class _Rotation:
             except PayloadSealed:
                 done.sealed += 1
                 continue
-            done.secrets += 1
-            if not self._dry_run:
-                coded = self._coding.kept_document(FLOW_SECRETS, one.key, plain)
-                await self._store.put_documents(FLOW_SECRETS, {one.key: coded}, KEEP_SECRETS)
+            coded = self._coding.kept_document(FLOW_SECRETS, one.key, plain)
+            if self._dry_run or await self._store.rewrite_document(FLOW_SECRETS, one.key, one.body, coded):
+                done.secrets += 1
 
     # -- flows and events
 

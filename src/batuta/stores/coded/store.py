@@ -468,6 +468,9 @@ class CodedStore(PartnerVerbs):
             bodies = {key: self.coding.kept_document(kind, key, body) for key, body in bodies.items()}
         await self.inner.put_documents(kind, bodies, keep, **_acting(act))
 
+    async def rewrite_document(self, kind: str, key: str, before: str, body: str) -> bool:
+        raise NotImplementedError("only the store inside knows how payloads lie there")
+
     async def document(self, kind: str, key: str) -> Document | None:
         found = await self.inner.document(kind, key)
         return found if found is None or kind not in CODED else self.coding.read_document(kind, found)

@@ -23,6 +23,11 @@ SELECT batuta.record_acts($1, $6, $7, $8, $9, $10, $11, array_agg(p.key ORDER BY
                           batuta.batuta_now())
 FROM put p;
 
+-- rewrite_document --
+UPDATE batuta.documents d SET body = $5
+WHERE d.namespace = $1 AND d.kind = $2 AND d.key = $3 AND d.body = $4 AND d.expires_at > batuta.batuta_now()
+RETURNING d.key;
+
 -- document --
 SELECT key, body, created_at, batuta.batuta_now() - written_at AS age FROM batuta.documents
 WHERE namespace = $1 AND kind = $2 AND key = $3 AND expires_at > batuta.batuta_now();

@@ -12,6 +12,10 @@ ON CONFLICT (namespace, kind, key) DO UPDATE
 SET body = excluded.body, written_at = excluded.written_at, expires_at = excluded.expires_at,
     created_at = iif(expires_at <= :now, excluded.created_at, created_at);
 
+-- rewrite_document --
+UPDATE documents SET body = :body
+WHERE namespace = :namespace AND kind = :kind AND key = :key AND body = :before AND expires_at > :now;
+
 -- document --
 SELECT key, body, created_at, :now - written_at FROM documents
 WHERE namespace = :namespace AND kind = :kind AND key = :key AND expires_at > :now;

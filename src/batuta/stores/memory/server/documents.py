@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
+from msgspec.structs import replace
+
 from batuta.journal.audit import Act, Changed
 from batuta.journal.server.documents import Document
 from batuta.stores.memory.audit import record
@@ -33,6 +35,14 @@ class DocumentVerbs(ABC):
                 created = unit.now if before is None else before.created_at
                 kept[kind, key] = DocumentRow(body, created, unit.now, unit.now + keep)
             record(unit, act, [Changed(target=key) for key in sorted(bodies)])
+
+    async def rewrite_document(self, kind: str, key: str, before: str, body: str) -> bool:
+        with self.transaction() as unit:
+            row = unit.tables.documents.get((kind, key))
+            if row is None or row.body != before or row.expires_at <= unit.now:
+                return False
+            unit.tables.documents[kind, key] = replace(row, body=body)
+            return True
 
     async def document(self, kind: str, key: str) -> Document | None:
         return next((found for found in await self.documents(kind) if found.key == key), None)

@@ -18,6 +18,9 @@ class DocumentVerbs(Base):
         keys, texts = list(bodies), list(bodies.values())
         await self._pool.write(self._sql["put_documents"], self.namespace, kind, keys, texts, keep, *act_values(act))
 
+    async def rewrite_document(self, kind: str, key: str, before: str, body: str) -> bool:
+        return bool(await self._pool.write(self._sql["rewrite_document"], self.namespace, kind, key, before, body))
+
     async def document(self, kind: str, key: str) -> Document | None:
         rows = await self._pool.read(self._sql["document"], self.namespace, kind, key)
         return Document(**dict(rows[0])) if rows else None

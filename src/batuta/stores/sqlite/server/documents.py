@@ -37,6 +37,11 @@ class DocumentVerbs(ABC):
 
         await self._writer.write(work)
 
+    async def rewrite_document(self, kind: str, key: str, before: str, body: str) -> bool:
+        values = {"namespace": self.namespace, "now": self.clock_now()}
+        values |= {"kind": kind, "key": key, "before": before, "body": body}
+        return bool(await self._writer.write(lambda cursor: cursor.execute(Q["rewrite_document"], values).rowcount))
+
     async def document(self, kind: str, key: str) -> Document | None:
         found = self._documents("document", {"kind": kind, "key": key})
         return found[0] if found else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from batuta.clock import SECOND
 from batuta.ids import new_run_id
 from batuta.journal.bus.messages import NewMessage
 from batuta.journal.flows.records import EventRow, NewEvent
@@ -25,6 +26,7 @@ from batuta.testing.conformance.kit import MakeStore, Pen, live_worker, new_run,
 from batuta.testing.conformance.runs.close import last_word
 
 PUBLISHED, ANSWER = OutputKind.PUBLISHED, OutputKind.ANSWER
+HOUR = 3600 * SECOND
 
 
 async def full_run(store: Store, *, closed: bool = True) -> Pen:
@@ -156,6 +158,22 @@ class RewritingConformance:
         await store.rewrite_messages({first.number: '"new"', second.number + 1_000: '"new"'})
         assert await store.messages("orders") == [second, replace(first, body='"new"')]
         await store.rewrite_messages({})
+
+    async def test_a_document_is_written_otherwise_only_where_it_is_still_what_was_read(self, store: Store) -> None:
+        await store.put_documents("k", {"a": "1", "b": "1"}, HOUR)
+        store.shift_clock(60)
+        assert await store.rewrite_document("k", "a", "1", "2")
+        assert not await store.rewrite_document("k", "a", "1", "3")
+        assert not await store.rewrite_document("k", "c", "1", "3")
+        assert not await store.rewrite_document("other", "b", "1", "3")
+        first, other = await store.document("k", "a"), await store.document("k", "b")
+        assert first is not None
+        assert other is not None
+        assert (first.body, other.body) == ("2", "1")
+        assert first.created_at == other.created_at
+        assert first.age >= 60 * SECOND  # it was not written anew
+        store.shift_clock(3600)
+        assert not await store.rewrite_document("k", "a", "2", "3")
 
 
 async def rewritten_texts(store: Store, pen: Pen) -> list[object]:

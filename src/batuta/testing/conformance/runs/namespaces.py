@@ -521,6 +521,7 @@ VERBS: dict[str, Sequence[Callable[[Scene], Awaitable[object]]]] = {
     "clear_request": [lambda s: s.store.clear_request("asked")],
     "drop_request": [lambda s: s.store.drop_request("asked", s.word)],
     "put_documents": [lambda s: s.store.put_documents("k", {"b": s.word}, HOUR, ACT)],
+    "rewrite_document": [lambda s: s.store.rewrite_document("k", "a", s.word, s.word + "!")],
     "document": [document],
     "documents": [documents],
     "put_flow": [lambda s: s.store.put_flow(flow_row(s.word, workflow_id=UUID(int=5), version=2, is_active=True))],
