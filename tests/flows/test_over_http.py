@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 import batuta
+from batuta.clock import SECOND, SystemClock
 from batuta.flows.interpreter import LONG_LIST
 from batuta.metrics import Metrics
 from batuta.metrics.exposition import exposition
@@ -407,6 +408,38 @@ async def test_an_event_that_came_before_the_step_began_is_heard_once(api: Orkes
     assert outputs["paid"]["payload"] == {"invoice": 1, "n": 2}
     assert outputs["again"] == {"timedOut": True}, "it was heard already"
     assert outputs["other"] == {"timedOut": True}, "without a correlation only later ones count"
+
+
+async def test_a_replayed_event_takes_no_answer_that_came_for_the_first(api: Orkestr) -> None:
+    correlation = {"field": "invoice", "value": "{{ event.payload.invoice }}"}
+    config = {"event": "invoice_paid", "correlation": correlation, "onTimeout": "done"}
+    paid: dict[str, Any] = {"key": "paid", "type": "wait_event", "timeout": 30, "config": config}
+    await api.published(SPRINT | {"steps": [paid, DONE]})
+    first = await api.event({"invoice": 1})
+    await api.event({"invoice": 1}, type="invoice_paid")
+    assert (await api.ended(await api.run_of(first)))["steps"][0]["output"]["payload"] == {"invoice": 1}
+    run_id = await api.run_of(await api.post(f"/api/events/{first['id']}/replay", expect=201))
+    await api.until(run_id, lambda run: bool(run["steps"]))
+    await api.event({"invoice": 1, "n": 2}, type="invoice_paid")
+    assert (await api.ended(run_id))["steps"][0]["output"]["payload"] == {"invoice": 1, "n": 2}
+
+
+async def test_an_earlier_event_is_heard_also_when_the_senders_clock_is_ahead(
+    api: Orkestr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask: dict[str, Any] = {"key": "ask", "type": "approval", "config": {"title": "?"}}
+    correlation = {"field": "invoice", "value": "{{ event.payload.invoice }}"}
+    config = {"event": "invoice_paid", "correlation": correlation, "onTimeout": "done"}
+    paid: dict[str, Any] = {"key": "paid", "type": "wait_event", "timeout": 0.2, "config": config}
+    await api.published(SPRINT | {"steps": [ask, paid, DONE]})
+    ahead = SystemClock().now() + 3_600 * SECOND
+    monkeypatch.setattr(api.client.flows.events._clock, "now", lambda: ahead)
+    run_id = await api.run_of(await api.event({"invoice": 1}))
+    await api.event({"invoice": 1, "n": 2}, type="invoice_paid")
+    await api.until(run_id, lambda run: any(step["status"] == "RUNNING" for step in run["steps"]))
+    await api.post(f"/api/runs/{run_id}/decide", {"step": "ask", "approved": True})
+    steps = (await api.ended(run_id))["steps"]
+    assert steps[1]["output"].get("payload") == {"invoice": 1, "n": 2}
 
 
 async def test_runs_of_a_version_go_on_with_their_own_document(api: Orkestr) -> None:

@@ -11,7 +11,9 @@ import pytest
 import batuta
 from batuta.codecs import Encryption, Keys
 from batuta.connect import store_for
-from batuta.errors import UnknownSchedule
+from batuta.errors import InvalidInput, StoreUnavailable, UnknownSchedule
+from batuta.flows.calls import serving
+from batuta.journal.flows.records import Accepted, NewEvent
 from batuta.webhooks.addresses import AddressPolicy
 from tests.flows.http import CHECK, DONE, HERE, SPRINT, Orkestr, Receiver, calling, orkestr
 
@@ -62,8 +64,8 @@ async def test_each_message_of_a_topic_starts_a_flow_once(url: str) -> None:
         found = await runs(api, 2)
         events = [await api.get(f"/api/events/{run['event_id']}") for run in found]
     assert sorted((one["external_id"], one["source"]) for one in events) == [
-        ("m-1", "bus invoices"),
-        ("m-2", "bus invoices"),
+        ("m-1:Sprint 1 Test", "bus invoices"),
+        ("m-2:Sprint 1 Test", "bus invoices"),
     ]
     assert {"message": [1, 2]} in [one["payload"] for one in events]
 
@@ -120,15 +122,89 @@ async def test_messages_of_a_topic_pass_the_filter_and_the_limit_of_their_key(ur
         assert len((await api.get("/api/runs"))["runs"]) == 2
 
 
-async def test_two_flows_of_one_topic_each_begin_with_the_same_event(sqlite_url: str) -> None:
+async def test_two_flows_of_one_topic_each_begin_as_their_own_trigger_says(sqlite_url: str) -> None:
+    limited = {"concurrency": {"key": "{{ event.payload.customer }}"}, "topic": "invoices"}
+    calm = {"debounce": {"key": "{{ event.payload.customer }}", "wait": "1h"}, "topic": "invoices"}
     async with orkestr(sqlite_url, working=False) as api:
-        for name in ("one", "two"):
-            await api.published(SPRINT | {"name": name, "trigger": {"topic": "invoices"}, "steps": [CHECK, DONE]})
-        async with api.client.worker(**await api.client.flows.parts()):
-            await api.client.publish("invoices", {"amount": 7}, id="m-1")
-            found = await runs(api, 2)
-            assert len({run["event_id"] for run in found}) == 1
-            assert len({run["workflow_id"] for run in found}) == 2
+        flows = api.client.flows
+        for name, trigger in (("first", limited), ("second", limited), ("calm", calm)):
+            await api.published(SPRINT | {"name": name, "trigger": trigger, "steps": STEPS})
+        made = {one.name: one.id for one in (await flows.list()).workflows}
+        begun = {}
+        for name in ("first", "second", "calm"):
+            begun[name] = await flows.runs.begin(made[name], {"customer": "ana"}, "bus invoices", "m-1")
+            again = await flows.runs.begin(made[name], {"customer": "ana"}, "bus invoices", "m-1")
+            assert again == begun[name], "it is delivered once more"
+        described = {name: await (await api.client.get(str(id))).describe() for name, id in begun.items()}
+        await flows.runs.begin(made["calm"], {"customer": "ana"}, "bus invoices", "m-2")
+        assert len(await runs(api, 3)) == 3, "the debounced run has both messages"
+    assert [described[name].queue for name in begun] == ["flows-1", "flows-1", "default"]
+
+
+async def test_a_start_whose_debounce_key_is_busy_is_tried_again(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with orkestr(sqlite_url, working=False) as api:
+        flow = await api.published(SPRINT | {"trigger": {"debounce": {"key": "k", "wait": "1h"}}})
+        flows = api.client.flows
+
+        async def stale(new: NewEvent, requests: object = ()) -> Accepted:
+            return Accepted(new.event, False, True)
+
+        monkeypatch.setattr(flows.runs._backend, "accept", stale)
+        with pytest.raises(StoreUnavailable, match="try again"):
+            await flows.runs.begin(flow["id"], {}, "bus invoices", "m-1")
+
+
+async def test_a_flow_that_leaves_a_topic_has_no_messages_kept_for_it(url: str) -> None:
+    async with orkestr(url, working=False) as api:
+
+        async def kept() -> list[str]:
+            return [one.topic for one in (await api.client.bus.status()).subscriptions]
+
+        first = await api.published(SPRINT | {"trigger": {"topic": "old"}})
+        assert await kept() == ["old"]
+        await api.post(f"/api/workflows/{first['id']}/deactivate")
+        assert await kept() == []
+        await api.post(f"/api/workflows/{first['id']}/activate")
+        assert await kept() == ["old"]
+        second = await api.post(f"/api/workflows/{first['id']}/versions")
+        await api.patch(f"/api/workflows/{second['id']}", {"trigger": {"topic": "new"}})
+        assert await kept() == ["old"], "it is a draft yet"
+        await api.post(f"/api/workflows/{second['id']}/publish")
+        assert await kept() == ["new"]
+
+
+async def test_what_one_flow_needs_and_cannot_have_keeps_a_worker_from_no_other(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "LOOK", 0.02)
+    async with orkestr(sqlite_url, working=False) as api:
+        client = api.client
+        async with client.worker(flows=True):
+            keep, worker, kept, queues = client.keep_for, client.worker, list[str](), list[Any]()
+
+            async def keep_for(subscription: Any) -> None:
+                kept.append(subscription.topic)
+                if subscription.topic == "bad" and kept.count("bad") > 1:  # the first one lets the flow be published
+                    raise InvalidInput("another subscription has its name")
+                await keep(subscription)
+
+            def make(**parts: Any) -> Any:
+                queues.append(parts["queues"])
+                if len(queues) == 1:
+                    raise RuntimeError("the first does not begin")
+                return worker(**parts)
+
+            monkeypatch.setattr(client, "keep_for", keep_for)
+            monkeypatch.setattr(client, "worker", make)
+            await api.published(SPRINT | {"trigger": {"concurrency": {"key": "k", "limit": 7}}})
+            assert (await api.done({"amount": 7}))["status"] == "COMPLETED"
+            assert set(map(tuple, queues)) == {("flows-7",)}, "the first worker serves the default queue"
+            for topic in ("bad", "good"):
+                await api.published(SPRINT | {"name": topic, "trigger_type": "", "trigger": {"topic": topic}})
+            await client.publish("good", {"amount": 7})
+            assert len(await runs(api, 2)) == 2
 
 
 @pytest.mark.parametrize("overlap", ["skip", "cancel"])

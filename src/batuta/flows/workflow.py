@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, cast
+from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
@@ -52,6 +53,7 @@ from batuta.flows.rows import event_view, payload_of, workflow_view
 from batuta.flows.secrets import Secrets
 from batuta.flows.values import look_up, parse_path, same
 from batuta.journal.flows.records import EventFilter, FlowFilter
+from batuta.journal.flows.store import FlowStore
 from batuta.journal.records import Message, MessageKind
 from batuta.serde import decoder_for
 from batuta.webhooks.addresses import AddressPolicy
@@ -64,8 +66,8 @@ _encode: Final = msgspec.json.Encoder().encode
 _EVENT: Final[Signal[dict[str, Any]]] = Signal(EVENT_SIGNAL, dict[str, Any])
 _DECIDE: Final[Update[..., bool]] = Update(DECIDE, bool)
 
-_PAGE_HEARD: Final = 500
-_PAGES_HEARD: Final = 20
+_PAGE_HEARD: Final = 50
+_PAGES_HEARD: Final = 200
 """A wait_event looks through so many pages of earlier events."""
 _MOST_HEARD: Final = 1_000
 _FOR_EVER: Final = ActivityOptions(retry=Retry(attempts=0, first=0.25, factor=1.5, longest=60))
@@ -311,6 +313,14 @@ async def _in_the_store(name: str, version: int | None) -> FlowRecord | None:
     return None if row is None else workflow_view(row, "")
 
 
+async def _since(store: FlowStore, wanted: EarlierEvent) -> datetime:
+    """When the run's event came, by the store's clock, as for the events that it may hear. The sender's may differ."""
+    begun = None
+    with suppress(ValueError):  # ids of the caller's own
+        begun = await store.event(UUID(wanted.heard[0])) if wanted.heard else None
+    return wanted.since if begun is None else as_datetime(begun.created_at)
+
+
 class Flows:
     """What a worker needs to run flows: `client.worker(**Flows().parts())`, or `App(**Flows().parts())`.
 
@@ -353,10 +363,11 @@ class Flows:
         """The first event since then that is as wanted, among the newest of its type."""
         store, path = current_attempt("a wait_event").store(), parse_path(wanted.field)
         known, found, before = set(wanted.heard), None, None
+        since = await _since(store, wanted)
         for _ in range(_PAGES_HEARD):
             rows = await store.events(EventFilter(type=normalised_type(wanted.event)), before, _PAGE_HEARD)
             for row in rows:
-                if as_datetime(row.created_at) < wanted.since:
+                if as_datetime(row.created_at) < since:
                     return found
                 if row.sealed or str(row.event_id) in known:
                     continue

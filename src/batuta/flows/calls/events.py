@@ -80,7 +80,13 @@ class Events:
         UnknownEvent."""
         first = await self.row(event_id)
         payload_of(first)
-        again = replace(first, event_id=new_run_id(), external_id=None, replay_of=first.replay_of or first.event_id)
+        again = replace(
+            first,
+            event_id=new_run_id(),
+            external_id=None,
+            replay_of=first.replay_of or first.event_id,
+            created_at=self._clock.now(),
+        )
         return await self._accept(again)
 
     def made(

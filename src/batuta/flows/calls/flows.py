@@ -11,7 +11,8 @@ from batuta.flows.calls.events import Client, Events
 from batuta.flows.calls.runs import FlowRuns
 from batuta.flows.stored_secrets import StoredSecrets
 from batuta.flows.workflow import Flows as WorkerFlows
-from batuta.journal.flows.records import FlowRow, FlowSchedule
+from batuta.journal.audit import Verb
+from batuta.journal.flows.records import FlowFilter, FlowRow, FlowSchedule
 from batuta.serde import MAX_PAYLOAD
 
 
@@ -49,3 +50,15 @@ class Flows(Catalog):
         planned = await starters.prepare(self._client, row)
         made = None if planned is None else await self._backend.schedule_row(planned)
         return FlowSchedule(starters.schedule_id(row.name), made)
+
+    async def _write(self, row: FlowRow, verb: Verb, reason: str, schedule: FlowSchedule | None = None) -> None:
+        # With a schedule it becomes active, or is active no longer: messages are kept for what it was.
+        before = set() if schedule is None else await self._topics(row.name)
+        await super()._write(row, verb, reason, schedule)
+        for topic in before and before - await self._topics(row.name):
+            await starters.drop(self._client, topic, row.name)
+
+    async def _topics(self, name: str) -> set[str]:
+        """Of the active version."""
+        rows = await self._backend.store.flows(FlowFilter(name=name, active=True), limit=1)
+        return {starters.topic_of(row) for row in rows} - {""}

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from batuta.authoring.backend import Description
 from batuta.authoring.client.flows import FlowBackend
-from batuta.errors import FlowConflict, InvalidInput, UnknownEvent, UnknownFlow, UnknownRun
+from batuta.errors import FlowConflict, InvalidInput, StoreUnavailable, UnknownEvent, UnknownFlow, UnknownRun
 from batuta.flows.calls.catalog import Catalog, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.events import LONGEST_EXTERNAL_ID, Client, Events
 from batuta.flows.calls.reading import read_run, with_parts
-from batuta.flows.calls.triggers import Trigger, rooms_of, trigger_of
+from batuta.flows.calls.triggers import Trigger, trigger_of
 from batuta.flows.models import (
     DECIDE,
     EVENT_TAG,
@@ -29,6 +29,7 @@ from batuta.flows.models import (
     StepRun,
     StepStatus,
     normalised_type,
+    run_id_of,
     wait_prefix,
 )
 from batuta.flows.views import FlowRun as RunView
@@ -121,10 +122,9 @@ class FlowRuns:
         its concurrency. The id of the run; None when it begins none."""
         row = await self._catalog.row(workflow_id)
         trigger = trigger_of(row)
-        is_counted = trigger.concurrency is not None and rooms_of(trigger.concurrency[0]) is not None
-        if is_counted:  # an event of its own: sent again, it begins no run that found no room before
-            external_id = shortened(joined(external_id, row.name), LONGEST_EXTERNAL_ID)
-        event = self._events.made(_type_of(row), payload, source, external_id)
+        # An event of its own, whatever other flows of the topic begin: sent again, it begins no run that found no room.
+        own_id = shortened(joined(external_id, row.name), LONGEST_EXTERNAL_ID)
+        event = self._events.made(_type_of(row), payload, source, own_id)
         view = self._events.view(event)
         if not trigger.lets_in(view):
             return None
@@ -132,11 +132,11 @@ class FlowRuns:
         run = self._backend.new_run(asked.request, debounce=asked.debounce, debounce_limit=asked.debounce_limit)
         start = FlowStart(row.workflow_id, run, asked.room)
         accepted = await self._backend.accept(NewEvent(event=event, starts=[start]), [asked.request])
-        if not accepted.is_new and not is_counted:  # it was sent again, or begins another flow of the topic, too
-            return (await self._start_for(trigger, accepted.event)).run.id
+        if accepted.is_stale:  # nothing is written: other events of its debounce key came all the time
+            raise StoreUnavailable(f"the debounced runs of flow {row.name!r} change all the time: try again")
         where = FlowRunFilter(workflow_id=row.workflow_id, event_ids=(accepted.event.event_id,))
         links = await self._backend.store.flow_runs(where, limit=1)
-        return run.id if links else None
+        return run_id_of(str(row.workflow_id), str(accepted.event.event_id)) if links else None
 
     async def _start_for(self, trigger: Trigger, event: EventRow) -> Started:
         asked = trigger.asks(self._events.view(event), by_hand=True)

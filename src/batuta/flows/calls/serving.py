@@ -12,9 +12,10 @@ from uuid import UUID
 from msgspec import Struct
 
 from batuta.authoring.client.flows import FlowBackend
+from batuta.bus.subscriptions import Subscription
 from batuta.clock import SECOND
 from batuta.durations import Duration
-from batuta.errors import BatutaError, PayloadSealed
+from batuta.errors import BatutaError, InvalidInput, PayloadSealed
 from batuta.flows.calls import starters
 from batuta.flows.calls.triggers import queue_of
 from batuta.flows.rows import document_of
@@ -39,6 +40,7 @@ class Client(Protocol):
     @property
     def flows(self) -> Any: ...
     def worker(self, **parts: Any) -> Any: ...
+    async def keep_for(self, subscription: Subscription) -> None: ...
 
 
 class Needs(Struct):
@@ -135,21 +137,49 @@ class FlowWorker:
 
     async def _begin(self, parts: dict[str, Any]) -> None:
         worker = self._client.worker(**parts)
+        try:
+            await worker.start()
+        except BaseException:
+            await worker.stop()
+            raise
         self._workers.append(worker)
-        await worker.start()
 
     async def _watch(self) -> None:
-        settings = {name: value for name, value in self._own.items() if name not in _ONCE}
         while True:
             await asyncio.sleep(LOOK)
             try:
-                missing = needs_of(await self._changed()).without(self._served)
-                if missing.queues or missing.topics:
-                    await self._begin({**settings, **parts_of(self._flows, self._made, missing)})
-                    self._served.add(missing)
-            except BatutaError as error:
-                self._seen.clear()
-                log.warning("looking for flows that were published: %s", error)
+                await self._look()
+            except Exception as error:  # noqa: BLE001 - it must not keep the worker from flows that are published later
+                level = logging.WARNING if isinstance(error, BatutaError) else logging.ERROR
+                log.log(level, "looking for flows that were published: %r", error)
+
+    async def _look(self) -> None:
+        """Serve what flows need that were written since the last look. What fails is looked at again."""
+        found = await self._changed()
+        missing = needs_of(found).without(self._served)
+        ready = Needs(missing.queues, await self._kept_for(missing.topics))
+        if ready.queues or ready.topics:
+            settings = {name: value for name, value in self._own.items() if name not in _ONCE}
+            parts = parts_of(self._flows, self._made, ready)
+            if not ready.topics:
+                parts["queues"] = sorted(ready.queues)  # the first worker serves `default`; deliveries need it, too
+            await self._begin({**settings, **parts})
+            self._served.add(ready)
+        if ready.topics == missing.topics:
+            self._since = max([self._since, *(row.updated_at for row in found)])
+            self._seen |= {row.workflow_id: row.revision for row in found}
+
+    async def _kept_for(self, topics: set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of which messages are kept. One that is refused keeps no other from being served."""
+        kept = set()
+        for topic, name in sorted(topics):
+            try:
+                await self._client.keep_for(self._made.subscription(topic, name))
+            except InvalidInput as error:
+                log.error("flow %r gets no messages of topic %r: %s", name, topic, error)
+            else:
+                kept.add((topic, name))
+        return kept
 
     async def _changed(self) -> list[FlowRow]:
         """Flows that were written since the last look."""
@@ -161,9 +191,6 @@ class FlowWorker:
             if len(page) < _PAGE or page[-1].updated_at == since:
                 break
             since = page[-1].updated_at
-        if found:
-            self._since = max(self._since, found[-1].updated_at)
-        self._seen |= {row.workflow_id: row.revision for row in found}
         return found
 
 

@@ -13,6 +13,7 @@ from batuta.authoring.client.messages import Message
 from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.jobs import job
 from batuta.bus.subscriptions import LONGEST_NAME, Subscription, subscribe
+from batuta.errors import PayloadSealed
 from batuta.flows.calls.triggers import queue_of
 from batuta.flows.document import FlowDocument, Trigger
 from batuta.flows.program import seconds_of
@@ -28,6 +29,8 @@ class Client(Protocol):
 
     async def limit_queue(self, name: str, /, **limits: Any) -> None: ...
     async def keep_for(self, subscription: Subscription) -> None: ...
+    @property
+    def bus(self) -> Any: ...
 
 
 def schedule_id(name: str) -> str:
@@ -52,6 +55,20 @@ async def prepare(client: Client, row: FlowRow) -> Schedule | None:
     seconds = seconds_of(planned.every)
     when = every(seconds) if seconds else cron(planned.cron, planned.timezone)
     return Schedule(schedule_id(row.name), when, f"job:{START}", row.name, planned.payload, "schedule")
+
+
+def topic_of(row: FlowRow) -> str:
+    """The topic whose messages start a flow; empty: none, or its document cannot be read."""
+    try:
+        trigger = trigger_of(document_of(row))
+    except PayloadSealed:
+        return ""
+    return "" if trigger is None else trigger.topic or ""
+
+
+async def drop(client: Client, topic: str, name: str) -> None:
+    """After a flow has left a topic: no messages are kept for it any more."""
+    await client.bus.delete(_subscription(topic, name, _nothing).name, reason=f"flow {name!r} hears it no more"[:200])
 
 
 async def _nothing(message: Message[Any]) -> None:

@@ -65,7 +65,7 @@ class FlowStore(Protocol):
         ...
 
     async def counted_runs(self, flow_key: str) -> list[RunId]:
-        """Current open runs that are counted under the key, in the order in which their first runs began."""
+        """Current open runs that are counted under the key, in the order in which they found room."""
         ...
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:

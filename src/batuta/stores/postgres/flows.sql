@@ -157,7 +157,9 @@ SELECT r.run_id FROM batuta.runs r
 WHERE r.namespace = $1 AND r.current AND r.id <> r.run_id::text AND r.id >= $2 AND r.id < $3 AND r.closed_at IS NULL ORDER BY r.id LIMIT $4;
 
 -- counted_runs --
+-- In the order in which they found room: their time is taken while the key is locked.
 SELECT r.run_id FROM batuta.flow_keys k
 CROSS JOIN LATERAL (SELECT batuta.current_run(k.namespace, k.id) AS run_id OFFSET 0) c
 JOIN batuta.runs r ON r.run_id = c.run_id AND r.closed_at IS NULL
-WHERE k.namespace = $1 AND k.flow_key = $2 ORDER BY k.run_id;
+LEFT JOIN batuta.runs f ON f.run_id = k.run_id
+WHERE k.namespace = $1 AND k.flow_key = $2 ORDER BY coalesce(f.created_at, 0), k.run_id;

@@ -111,9 +111,11 @@ SELECT run_id FROM runs INDEXED BY runs_current
 WHERE namespace = ? AND current = 1 AND id >= ? AND id < ? AND closed_at IS NULL ORDER BY id LIMIT ?;
 
 -- counted_runs --
+-- In the order in which they found room: their time is taken while no other process writes.
 SELECT r.run_id FROM flow_keys k INDEXED BY flow_keys_key
 CROSS JOIN runs r INDEXED BY runs_current ON r.namespace = k.namespace AND r.id = k.id AND r.current = 1
-WHERE k.namespace = ? AND k.flow_key = ? AND r.closed_at IS NULL ORDER BY k.run_id;
+LEFT JOIN runs f ON f.namespace = k.namespace AND f.run_id = k.run_id
+WHERE k.namespace = ? AND k.flow_key = ? AND r.closed_at IS NULL ORDER BY coalesce(f.created_at, 0), k.run_id;
 
 -- forget_flow_keys --
 -- Runs that have ended.

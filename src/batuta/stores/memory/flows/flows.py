@@ -94,7 +94,7 @@ class FlowVerbs(ABC):
 
     async def counted_runs(self, flow_key: str) -> list[RunId]:
         with self.transaction() as unit:
-            found = [_open_run(unit, id) for _, (_, id) in sorted(_counted(unit, flow_key))]
+            found = [_open_run(unit, id) for _, (_, id) in _counted(unit, flow_key)]
             return [run_id for run_id in found if run_id is not None]
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:

@@ -100,9 +100,10 @@ class FlowVerbs(ABC):
         return self._readers.read(lambda connection: connection.execute(Q[statement], values).fetchall())
 
     async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
-        namespace, now = self.namespace, self.clock_now()
+        namespace = self.namespace
 
         def work(cursor: sqlite3.Cursor) -> list[Accepted]:
+            now = self.clock_now()  # while no other process writes: counted runs are in this order
             return [_accept(cursor, namespace, new, now) for new in events]
 
         accepted = await self._writer.write(work, small=len(events) <= SMALL)

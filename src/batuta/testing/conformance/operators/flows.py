@@ -327,6 +327,12 @@ class EventsConformance:
         assert await count(store) == 5
         assert await store.counted_runs("ana") == [runs[1].run.run_id, runs[3].run.run_id]
 
+    async def test_counted_runs_are_in_the_order_in_which_they_found_room(self, store: Store) -> None:
+        late, early = counted(new_run_id(), "ana", 2), counted(new_run_id(), "ana", 2)
+        for one in (early, late):  # the second has the smaller id: its process made it earlier, and wrote it later
+            await store.accept_events([NewEvent(event=event(), starts=[one])])
+        assert await store.counted_runs("ana") == [early.run.run_id, late.run.run_id]
+
     async def test_an_event_that_is_written_again_counts_no_run_twice(self, store: Store) -> None:
         run = counted(new_run_id(), "ana", 2)
         came = NewEvent(event=event("1"), starts=[run])
