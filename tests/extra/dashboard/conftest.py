@@ -56,7 +56,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
 
     def note(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not any(words in message.text for words in expected):
-            troubles.append(f"console: {message.text}")
+            troubles.append(f"console: {message.text} ({message.location.get('url')})")
 
     def opened(
         site: Site, path: str = "/", *, width: int = 1440, dark: bool = False, quiet: tuple[int, ...] = ()

@@ -34,9 +34,13 @@ export async function signIn(key: string): Promise<void> {
 }
 
 export async function signOut(): Promise<void> {
-  await write<undefined>("DELETE", "session");
-  forgetAnswers();
-  await loadSession();
+  session.set(null); // pages and the stream go first: what they ask for would be refused
+  try {
+    await write<undefined>("DELETE", "session");
+  } finally {
+    forgetAnswers();
+    await loadSession();
+  }
 }
 
 /** Another request found that the session is over. */

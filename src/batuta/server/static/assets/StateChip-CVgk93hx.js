@@ -1,1 +1,0 @@
-import{_ as e,g as t}from"./session-Cb-sNOUL.js";import{m as n}from"./index-BkACHwiq.js";function r({look:n,title:r}){return e(`span`,{class:`chip ${n.tone}`,...r?{title:r}:{},children:[e(t,{tone:n.tone}),n.label]})}function i({state:t}){return e(r,{look:n(t)})}export{i as n,r as t};
