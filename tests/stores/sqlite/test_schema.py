@@ -127,6 +127,7 @@ SORTED = {
     "count_children",
     "count_retrying",
     "count_runs",
+    "counted_runs",
     "flows",
     "gauges",
     "group_letters",
@@ -141,7 +142,7 @@ SORTED = {
 """Children of one parent only: their index is in the order that its end needs. Groups by what nothing counts by: all
 letters are looked through. What waits in all queues, after the clock was set. The two rows at most of a quota.
 Open runs that try again. Of the bus: messages that one turn hands out, and counts by topic. The objects of the file,
-once. Counts by state: a dozen rows."""
+once. Counts by state: a dozen rows. The open runs of one key of a flow."""
 WITHOUT_INDEX = {"create_migrations", "create_version"}
 
 
