@@ -61,9 +61,9 @@ class Seen:
         await until(lambda: len(self.messages) >= count)
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def until(true: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Wait for it, but not for ever."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while not true():
         assert time.monotonic() < end, "it has not come to that"
         await asyncio.sleep(0.01)
