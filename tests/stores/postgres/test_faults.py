@@ -37,8 +37,9 @@ from batuta.testing.conformance.kit import (
 from batuta.testing.conformance.runs.plain import job
 from tests.stores.postgres.raw import connection, until_blocked
 
+# It waits for each to end: a session that is still ending holds its locks.
 KILL = """
-    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'batuta'
 """
 
