@@ -117,7 +117,7 @@ def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes
             data = encode_simple(value)
             if len(data) <= limit:
                 return data
-    except (OverflowError, UnicodeError, TypeError):  # told below (TypeError: a class that cannot be hashed)
+    except Exception:  # noqa: BLE001, S110 - whatever it is, the slow way below meets it again and says so
         pass
     try:
         data = _sorted_json(value) if _needs_sorting(value) else _encoder.encode(value)
@@ -323,7 +323,7 @@ class Codec:
                     data = encode_simple(args)
                     if len(data) <= limit:
                         return data
-                except (OverflowError, UnicodeError):  # told below
+                except Exception:  # noqa: BLE001, S110 - `encode` meets it again and says so
                     pass
         if not kwargs and (
             len(args) == self._count or (not self._keywords and self._required <= len(args) <= len(self._types))

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from contextvars import ContextVar
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -10,9 +11,23 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from batuta import InvalidInput, RunFailed, Signal, activity, info, logger, now, random, side_effect, uuid, workflow
+from batuta import (
+    InvalidInput,
+    RunFailed,
+    Signal,
+    activity,
+    info,
+    logger,
+    now,
+    patched,
+    publish,
+    random,
+    side_effect,
+    uuid,
+    workflow,
+)
 from batuta.errors import WorkerError
-from tests.engine.kit import commands, journal_of, replay, world
+from tests.engine.kit import commands, journal_of, parked, replay, world
 
 
 @activity
@@ -143,6 +158,58 @@ async def test_a_side_effect_that_raises_fails_like_plain_code() -> None:
 
     async with world(asks, echo) as env:
         assert await env.run(asks) == "'no such flag'"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError("odd")])
+async def test_whatever_a_side_effect_raises_is_kept_and_replays(error: BaseException) -> None:
+    def fails() -> int:
+        raise error
+
+    @workflow
+    async def asks() -> str:
+        try:
+            await side_effect(fails)
+        except BaseException as caught:  # noqa: BLE001 - that is the point
+            return await echo(type(caught).__name__)
+        return "fine"
+
+    async with world(asks, echo) as env:
+        assert await env.run(asks) == "ActivityFailed"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [lambda: random().random(), uuid, lambda: publish("x", 1), lambda: echo("x"), lambda: patched("x")],
+    ids=["random", "uuid", "publish", "activity", "patched"],
+)
+async def test_a_side_effect_that_acts_parks_the_run(act: Any) -> None:
+    """A replay does not call it: what it did to the run would be missing there."""
+
+    @workflow
+    async def asks() -> None:
+        try:
+            await side_effect(act)
+        except Exception:  # noqa: BLE001 - swallowing the refusal does not help
+            await asyncio.sleep(1)
+
+    async with world(asks, echo) as env:
+        handle = await env.start(asks)
+        assert "side_effect()" in await parked(env, handle)
+
+
+async def test_what_a_side_effect_sets_in_its_context_stays_there() -> None:
+    setting = ContextVar("setting", default="none")
+
+    def sets() -> None:
+        setting.set("set")
+
+    @workflow
+    async def asks() -> str:
+        await side_effect(sets)
+        return await echo(setting.get())
+
+    async with world(asks, echo) as env:
+        assert await env.run(asks) == "none"
 
 
 async def test_a_side_effect_without_a_json_form_is_refused() -> None:

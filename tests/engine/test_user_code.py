@@ -159,6 +159,47 @@ async def test_a_result_whose_encoding_raises_fails_its_activity_once(error: Bas
     assert done == [1, 2], "what was done is not done again"
 
 
+HUGE = 10**5000
+"""An integer with more digits than Python converts."""
+
+
+@activity
+async def counts_far(number: int) -> int:
+    return HUGE
+
+
+@activity
+def counts_far_in_thread(number: int) -> int:
+    return HUGE
+
+
+@job
+async def job_that_counts_far() -> int:
+    return HUGE
+
+
+async def test_a_number_with_too_many_digits_fails_what_returns_it() -> None:
+    @workflow
+    async def far(way: str) -> int:
+        if way == "result":
+            return HUGE
+        if way == "input":
+            return await counts(HUGE)
+        return await (counts_far if way == "loop" else counts_far_in_thread)(1)
+
+    async with Environment(
+        workflows=[far, count], activities=[counts, counts_far, counts_far_in_thread], jobs=[job_that_counts_far]
+    ) as env:
+        for way in ("loop", "thread", "result", "input"):
+            with pytest.raises(RunFailed, match="no JSON form"):
+                await env.run(far, way)
+        with pytest.raises(RunFailed, match="no JSON form"):
+            await env.run(job_that_counts_far)
+        with pytest.raises(NotSerialisable):
+            await env.start(count, HUGE)
+        await still_works(env)
+
+
 @every_error
 async def test_a_job_whose_result_cannot_be_encoded_fails(error: BaseException) -> None:
     @job
@@ -519,6 +560,68 @@ def closed(refusals: list[BaseException]) -> Exception:
             return super().__getattribute__(name)
 
     return Closed("no")
+
+
+class Undecided(Exception):
+    """Its truth can't be asked for."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+
+class Empty(Exception):
+    """It is false, as a collection without members."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("kind", [Undecided, Empty])
+async def test_an_error_is_itself_whatever_its_truth_is(kind: type[Exception]) -> None:
+    @activity(retry=Retry(attempts=1), raises=[Undecided, Empty])
+    async def raises() -> None:
+        raise kind("no")
+
+    @workflow
+    async def asks() -> str:
+        async def falls() -> None:
+            raise kind("in a task")
+
+        def calls_back() -> None:
+            raise kind("in a callback")
+
+        forgotten = asyncio.create_task(falls())
+        asyncio.get_running_loop().call_soon(calls_back)
+        try:
+            await raises()
+        except kind as caught:
+            return f"{type(caught).__name__}, {forgotten.done()}"
+        return ""
+
+    async with Environment(workflows=[asks, count], activities=[raises, counts]) as env:
+        assert await env.run(asks) == f"{kind.__name__}, True"
+        await still_works(env)
+
+
+@every_error
+async def test_a_callback_whose_error_refuses_to_be_looked_at_is_logged(error: BaseException) -> None:
+    refusals: list[BaseException] = []
+
+    @workflow
+    async def calls_back() -> str:
+        def fails() -> None:
+            told = closed(refusals)
+            refusals.append(error)
+            raise told
+
+        asyncio.get_running_loop().call_soon(fails)
+        await asyncio.sleep(1)
+        return "done"
+
+    async with Environment(workflows=[calls_back, count], activities=[counts]) as env:
+        assert await env.run(calls_back) == "done"
+        refusals.clear()
+        await still_works(env)
 
 
 refuses_looks = pytest.mark.parametrize("made", [secretive, closed])

@@ -162,7 +162,8 @@ def to_exception(failure: Failure, *, strict: bool = False) -> Exception:
     if known == STAND_IN != failure.type:
         error = _stand_in(failure)
     else:
-        error = _rebuild(failure, known or failure.type, strict=strict and bool(known)) or _stand_in(failure)
+        rebuilt = _rebuild(failure, known or failure.type, strict=strict and bool(known))
+        error = _stand_in(failure) if rebuilt is None else rebuilt
     if failure.cause is not None:
         error.__cause__ = to_exception(failure.cause, strict=strict)
     for note in failure.notes:

@@ -15,8 +15,9 @@ from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
+from batuta.engine.machine.deferred_logs import is_printable
 from batuta.engine.machine.deterministic_order import order_as_completed, order_gathers, order_scopes
-from batuta.errors import Forbidden, Spins, WorkflowBroken
+from batuta.errors import Forbidden, Spins, WorkflowBroken, told
 
 log = logging.getLogger("batuta.engine")
 
@@ -317,8 +318,12 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if self.in_turn and not isinstance(error, SystemExit):
+        if not self.in_turn or issubclass(type(error), SystemExit):
+            return
+        if error is None or is_printable(error):
             log.warning("in a workflow: %s", context.get("message"), exc_info=error)
+        else:
+            log.warning("in a workflow: %s: %s", context.get("message"), told(error))
 
     async def shutdown_asyncgens(self) -> None:
         return None

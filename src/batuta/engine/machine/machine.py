@@ -43,6 +43,7 @@ from batuta.engine.machine.unawaited_calls import Made, Unbegun, complaint
 from batuta.errors import (
     BatutaError,
     ErrorNotLoaded,
+    Forbidden,
     InvalidInput,
     Nondeterministic,
     WaitsForNothing,
@@ -441,9 +442,16 @@ class Machine(MachineCore):
         return decode(data, result, "a side effect") if result is not None else json.decode(data)
 
     def _make_side_effect(self, make: Callable[[], Any]) -> Command:
+        if self.loop.broken is not None:
+            raise self.loop.broken
         try:
-            return Command(0, CommandKind.SIDE_EFFECT, value=Raw(encode(make(), "a side effect", self.limit)))
-        except Exception as error:  # noqa: BLE001 - its failure is an outcome like another, and is kept like one
+            value = self.only_looking("the function of side_effect()", make, contextvars.copy_context())
+            return Command(0, CommandKind.SIDE_EFFECT, value=Raw(encode(value, "a side effect", self.limit)))
+        except Forbidden as error:  # a replay, which does not call it, would not act
+            raise self.loop.breaks(error) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - its failure is an outcome like another, and is kept like one
             return Command(0, CommandKind.SIDE_EFFECT, error=self._to_failure(error))
 
     def _recorded_here(self, kind: CommandKind) -> Command | None:
