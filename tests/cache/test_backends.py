@@ -75,3 +75,20 @@ async def test_the_place_says_how_it_is_doing(backend: CacheBackend) -> None:
 
 async def _is_none(found: "asyncio.Future[object] | object") -> bool:
     return (await found) is None  # type: ignore[misc]
+
+
+async def test_a_value_of_another_kind_under_a_key_is_taken_for_missing(backend: CacheBackend) -> None:
+    """One such key must not pass for a backend that fails."""
+    await backend.add_members("k:v", ["one"], 60)
+    assert await backend.get("k:v") is None
+    await backend.add_members("k:v", ["one"], 60)
+    assert await backend.get_with_lifetime("k:v") is None
+    for number in (b"many", b"9223372036854775807"):
+        await backend.put("k:n", number, 60)
+        assert await backend.count("k:n", 1, 60) == 1
+    await backend.put("k:s", b"1", 60)
+    assert await backend.members("k:s") == set()
+    for change in (backend.add_members("k:s", ["two"], 60), backend.remove_members("k:s", ["one"])):
+        await backend.put("k:s", b"1", 60)
+        await change
+    assert await backend.members("k:s") == set()

@@ -201,6 +201,20 @@ async def test_a_change_during_a_load_wins_over_what_was_loaded(cache: Cache) ->
     assert await entity.get(id="1") == Account("new")
 
 
+async def test_who_asks_after_a_change_does_not_wait_for_the_load_of_before(cache: Cache) -> None:
+    for change in ("delete", "put_absent"):
+        before, after = Loader(Account("old")), Loader(Account("new"))
+        before.open.clear()
+        entity = accounts(cache)
+        reader = asyncio.create_task(entity.get_or_load(before, id=change))
+        await before.begun.wait()
+        await getattr(entity, change)(id=change)
+        assert await entity.get_or_load(after, id=change) == Account("new")
+        before.open.set()
+        assert await reader == Account("old")
+        assert await entity.get(id=change) == Account("new")
+
+
 async def test_others_load_themselves_when_the_one_who_loads_takes_too_long(
     cache: Cache, backend: CacheBackend
 ) -> None:

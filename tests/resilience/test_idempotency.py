@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 import batuta
 from batuta import InvalidInput, connect, workflow
@@ -47,7 +50,7 @@ class Caller:
         if key is not None:
             headers.append((b"idempotency-key", key.encode("latin-1")))
         scope: dict[str, Any] = {"type": "http", "method": method, "path": path, "query_string": query.encode()}
-        scope |= {"headers": headers, "state": dict(self.state)}
+        scope |= {"headers": headers, "state": dict(self.state), "extensions": {"http.response.pathsend": {}}}
         sent: list[Any] = []
 
         async def receive() -> Any:
@@ -75,8 +78,6 @@ class Shop:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.gate.wait()
         body = (await receive())["body"]
-        if scope["state"].get("idempotency_key"):
-            assert (await receive())["type"] == "http.disconnect"
         self.done += 1
         self.keys.append(scope["state"].get("idempotency_key", ""))
         if body == b'"raise"':
@@ -169,6 +170,88 @@ async def test_only_what_will_not_change_is_kept() -> None:
         shop.body = b"\xff"
         assert [(await web.post(key="binary"))[2] for _ in range(2)] == [b"\xff"] * 2
         assert shop.done == 10
+
+
+async def test_an_answer_that_comes_in_pieces_is_given_whole() -> None:
+    """Frameworks listen for a caller that leaves while they send: the middleware says so only after the answer."""
+
+    async def pieces() -> AsyncIterator[str]:
+        for number in range(5):
+            await asyncio.sleep(0)
+            yield f"{number} "
+
+    async def streaming(scope: Any, receive: Any, send: Any) -> None:
+        assert not scope["extensions"], "an answer by the path of a file cannot be kept"
+        await Request(scope, receive).body()
+        await StreamingResponse(pieces(), 201)(scope, receive, send)
+        left.append((await receive())["type"])
+
+    left: list[str] = []
+    async with connect("memory://") as client:
+        web = Caller(IdempotencyKeys(streaming, client=client))
+        assert [(await web.post())[2] for _ in range(2)] == [b"0 1 2 3 4 "] * 2
+        assert left == ["http.disconnect"]
+
+
+async def test_what_an_application_does_after_its_answer_neither_delays_nor_undoes_it() -> None:
+    """As background tasks of Starlette do."""
+    answered, go, ended = asyncio.Event(), asyncio.Event(), 0
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal ended
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"first"})
+        answered.set()
+        await go.wait()
+        ended += 1
+        raise RuntimeError("a bug in what comes after the answer")
+
+    async with connect("memory://") as client:
+        web = Caller(IdempotencyKeys(application, client=client))
+        first = asyncio.ensure_future(web.post())
+        await answered.wait()
+        assert (await web.post())[2] == b"first"
+        assert not first.done()
+        go.set()
+        with pytest.raises(RuntimeError, match="after the answer"):
+            await first
+        assert (await web.post())[2] == b"first"
+        assert ended == 1
+
+
+async def test_an_answer_without_an_end_is_not_kept() -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+
+    async with connect("memory://") as client:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="gave no complete answer"):
+                await Caller(IdempotencyKeys(application, client=client)).post()
+        assert not (await client.idempotency.list()).keys
+
+
+async def test_a_request_that_is_cancelled_leaves_no_handler_behind() -> None:
+    """As when a server stops: the next request with the key is carried out, and not beside the first."""
+    began, ended = asyncio.Event(), False
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal ended
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended = True
+
+    async with connect("memory://") as client:
+        first = asyncio.ensure_future(Caller(IdempotencyKeys(application, client=client)).post())
+        await began.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert ended
+        assert not (await client.idempotency.list()).keys
 
 
 async def test_bad_input_is_a_problem_and_not_a_hang() -> None:

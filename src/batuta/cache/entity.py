@@ -92,7 +92,7 @@ class Entity(Generic[T]):
 
     async def put(self, value: T, **identifiers: object) -> None:
         """Write a value, after the change that it shows (write-through)."""
-        key = self.key(**identifiers)
+        key = self._changed(identifiers)
         data = pack(value, f"a value of {self.name}")
         if kept := self._kept_for(value):
             await self._put(key, data, kept)
@@ -101,7 +101,7 @@ class Entity(Generic[T]):
 
     async def put_absent(self, **identifiers: object) -> None:
         """Remember that the value does not exist, if `absent_lifetime` is set; else delete the cached value."""
-        key = self.key(**identifiers)
+        key = self._changed(identifiers)
         if self._absent_lifetime:
             await self._put(key, ABSENT, self._absent_lifetime)
         else:
@@ -109,7 +109,7 @@ class Entity(Generic[T]):
 
     async def delete(self, **identifiers: object) -> None:
         """Drop a value (invalidation). A load under way can't bring the old one back."""
-        await self._cache.invalidate(self.name, [self.key(**identifiers)], self._kept)
+        await self._cache.invalidate(self.name, [self._changed(identifiers)], self._kept)
 
     async def get_or_load(self, load: Load[T], **identifiers: object) -> T | None:
         """The value. One that is missing or about to end is loaded once, however many ask for it in all processes.
@@ -132,6 +132,12 @@ class Entity(Generic[T]):
             return found.value
 
     # -- inside
+
+    def _changed(self, identifiers: dict[str, object]) -> str:
+        """The key. Who asks from now on does not wait for a load that began before the change."""
+        key = self._keys.key(identifiers)
+        self._loading.pop(key, None)
+        return key
 
     @property
     def _kept(self) -> float:
@@ -190,8 +196,12 @@ class Entity(Generic[T]):
         if task is None:
             task = asyncio.create_task(self._load(key, load, only_if_free=only_if_free), name=f"load {self.name}")
             self._loading[key] = task
-            task.add_done_callback(lambda _: self._loading.pop(key, None))
+            task.add_done_callback(lambda done: self._landed(key, done))
         return task
+
+    def _landed(self, key: str, task: asyncio.Task[T | None]) -> None:
+        if self._loading.get(key) is task:
+            del self._loading[key]
 
     async def _load(self, key: str, load: Load[T], *, only_if_free: bool) -> T | None:
         """Load it under a lock, or get what another process loads meanwhile."""
@@ -256,7 +266,8 @@ class MemberSet:
 
     async def remove(self, *members: str, **identifiers: object) -> None:
         key = self._keys.key(identifiers)
-        await self._change(key, lambda backend: backend.remove_members(key, members))
+        if members:
+            await self._change(key, lambda backend: backend.remove_members(key, members))
 
     async def members(self, **identifiers: object) -> set[str]:
         """Empty if nothing is known."""

@@ -126,7 +126,7 @@ class RedisCache:
     # -- values
 
     async def get(self, key: str) -> bytes | None:
-        found: bytes | None = await self._do(self._client.get, key)
+        found: bytes | None = await self._ask([key], self._client.get, key)
         return found
 
     async def get_with_lifetime(self, key: str) -> tuple[bytes, float] | None:
@@ -156,10 +156,10 @@ class RedisCache:
         await self._script(_ADD, [key], _millis(lifetime), *members)
 
     async def remove_members(self, key: str, members: Iterable[str]) -> None:
-        await self._do(self._client.srem, key, *members)
+        await self._ask([key], self._client.srem, key, *members)
 
     async def members(self, key: str) -> set[str]:
-        return {member.decode() for member in await self._do(self._client.smembers, key)}
+        return {member.decode(errors="replace") for member in await self._ask([key], self._client.smembers, key)}
 
     # -- the server itself
 
@@ -209,9 +209,21 @@ class RedisCache:
         from redis.exceptions import NoScriptError
 
         try:
-            return await self._do(self._client.evalsha, _digest(text), len(keys), *keys, *args)
+            return await self._ask(keys, self._client.evalsha, _digest(text), len(keys), *keys, *args)
         except NoScriptError:
-            return await self._do(self._client.eval, text, len(keys), *keys, *args)
+            return await self._ask(keys, self._client.eval, text, len(keys), *keys, *args)
+
+    async def _ask(self, keys: list[str], command: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Do it. What another program has left under these keys is dropped if it is of another kind: else one such
+        key would pass for a Redis that fails."""
+        try:
+            return await self._do(command, *args)
+        except Exception as error:
+            if not _is_of_others(error):
+                raise
+            log.warning("%r has a value of another kind under a key of Batuta, and it is deleted: %s", self, error)
+            await self._do(self._client.delete, *keys)
+            return await self._do(command, *args)
 
     async def _do(self, command: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if self._places.locked():
@@ -237,6 +249,14 @@ _digest = _digests.__getitem__
 
 def _millis(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+def _is_of_others(error: Exception) -> bool:
+    """Whether Redis is well, and a key holds what none of our commands has written."""
+    from redis.exceptions import ResponseError
+
+    kinds = ("WRONGTYPE", "value is not an integer", "would overflow")
+    return isinstance(error, ResponseError) and any(kind in str(error) for kind in kinds)
 
 
 # -- addresses

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -32,7 +33,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 log = logging.getLogger("batuta.idempotency")
 
@@ -93,16 +94,21 @@ class IdempotencyKeys:
         if key is None and not self._required:
             await self._app(scope, receive, send)
             return
+        handled: list[_Handled] = []
         try:
-            kept, before = await self._answer(scope, receive, key)
+            kept, before = await self._answer(scope, receive, key, handled)
+            if before and self._tell is not None:
+                self._tell(RequestReplayed(SystemClock().now() / SECOND, scope["path"]))
+            await _send(kept, send, replayed=before)
         except BatutaError as error:
             await self._refuse(error, scope, send)
-            return
-        if before and self._tell is not None:
-            self._tell(RequestReplayed(SystemClock().now() / SECOND, scope["path"]))
-        await _send(kept, send, replayed=before)
+        finally:
+            for one in handled:
+                await one.rest()
 
-    async def _answer(self, scope: Scope, receive: Receive, key: str | None) -> tuple[KeptResponse, bool]:
+    async def _answer(
+        self, scope: Scope, receive: Receive, key: str | None, handled: list[_Handled]
+    ) -> tuple[KeptResponse, bool]:
         if key is None:
             raise InvalidInput(f"the request has no {self._header.decode()} header: send one, made anew for each act")
         body = await self._read(receive)
@@ -115,13 +121,13 @@ class IdempotencyKeys:
 
         async def work() -> tuple[str, bool]:
             scope["state"] = {**scope.get("state", {}), "idempotency_key": key}
-            status, headers, content = await _run(self._app, scope, body)
-            made.append(KeptResponse.of(status, headers, content))
-            return made[0].encode(), status not in self._not_kept
+            handled.append(_Handled(self._app, scope, body))
+            made.append(await handled[-1].answer())
+            return made[-1].encode(), made[-1].status not in self._not_kept
 
         once = self._idempotency(scope).once
         answer, before = await once(where, key, asked, work, shorten=KeptResponse.without_body)
-        return (KeptResponse.decode(answer), True) if before else (made[0], False)
+        return (KeptResponse.decode(answer), True) if before else (made[-1], False)
 
     def _idempotency(self, scope: Scope) -> Idempotency:
         client = self._client or scope.get("state", {}).get("batuta")
@@ -157,30 +163,53 @@ class IdempotencyKeys:
         await send_problem(problem, trace_id, send)
 
 
-async def _run(app: Application, scope: Scope, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-    """The answer of the application. It is cancelled by no caller that leaves: a duplicate asks for the answer."""
-    status, headers, parts = 0, [], []
-    given = False
+class _Handled:
+    """A request in the application. It is cancelled by no caller that leaves: a duplicate asks for the answer. The
+    application may have more to do when its answer is complete."""
 
-    async def receive() -> Message:
-        nonlocal given
-        if given:
-            return {"type": "http.disconnect"}
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+    def __init__(self, app: Application, scope: Scope, body: bytes) -> None:
+        self._body, self._given, self._complete = body, False, False
+        self._status, self._headers, self._parts = 0, list[tuple[str, str]](), list[bytes]()
+        self._over = asyncio.Event()
+        # Without extensions: they let an application answer with what cannot be kept, such as the path of a file.
+        self._task = asyncio.ensure_future(app({**scope, "extensions": {}}, self._receive, self._send))
+        self._task.add_done_callback(lambda _: self._over.set())
 
-    async def send(message: Message) -> None:
-        nonlocal status, headers
+    async def answer(self) -> KeptResponse:
+        """What the application answered. Raises what it raised before."""
+        try:
+            await self._over.wait()
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            raise
+        if not self._complete:
+            await self._task
+            raise RuntimeError("the application gave no complete answer")
+        return KeptResponse.of(self._status, text_headers(self._headers), b"".join(self._parts))
+
+    async def rest(self) -> None:
+        """What the application does after its answer. Raises what it raises."""
+        if self._complete:
+            await self._task
+
+    async def _receive(self) -> Message:
+        if not self._given:
+            self._given = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            status = message["status"]
-            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
-        elif message["type"] == "http.response.body":
-            parts.append(message.get("body", b""))
-
-    await app(scope, receive, send)
-    if not status:
-        raise RuntimeError("the application gave no answer")
-    return status, text_headers(headers), b"".join(parts)
+            self._status = message["status"]
+            named = message.get("headers", ())
+            self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in named]
+        elif message["type"] == "http.response.body" and not self._complete:
+            self._parts.append(message.get("body", b""))
+            self._complete = self._status > 0 and not message.get("more_body")
+            if self._complete:
+                self._over.set()
 
 
 async def _send(kept: KeptResponse, send: Send, *, replayed: bool) -> None:
