@@ -119,7 +119,6 @@ def act(action: str, name: str) -> None:
 
 
 armed: _Armed | None = None
-"""Asked before `failpoint` is called where it is passed for every step: that buys 1.4 % of a step of W2."""
 
 
 def arm(text: str = "", counts: str | None = None) -> None:

@@ -309,25 +309,10 @@ class Codec:
         fixed = self._required == len(self._types) and self._rest is None
         # Decodes arguments with a fixed number of parameters.
         self.plain = self._arity(self._required) if fixed and not self._keywords and not self._any_keyword else None
-        self._count = self._required if self.plain is not None else -1
-        """How many arguments there always are; -1: it depends."""
 
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = MAX_PAYLOAD) -> bytes:
         """Arguments to JSON. Raises TypeError as a call would when they do not match the parameters."""
-        if not kwargs and len(args) == self._count:
-            for one in args:
-                if type(one) not in SIMPLE:
-                    break
-            else:
-                try:  # as `encode` begins, without the call: 2 % of a step of W2
-                    data = encode_simple(args)
-                    if len(data) <= limit:
-                        return data
-                except Exception:  # noqa: BLE001, S110 - `encode` meets it again and says so
-                    pass
-        if not kwargs and (
-            len(args) == self._count or (not self._keywords and self._required <= len(args) <= len(self._types))
-        ):
+        if not kwargs and not self._keywords and self._required <= len(args) <= len(self._types):
             return encode(args, self._input, limit)
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -335,10 +320,9 @@ class Codec:
             raise TypeError(f"{self._input} does not fit its parameters: {error}") from None
         if self._keywords or self._any_keyword:
             value: Any = {"args": bound.args, "kwargs": bound.kwargs}
-        elif bound.kwargs:  # given by name after one that was left out
-            bound.apply_defaults()
-            value = bound.args
         else:
+            if bound.kwargs:  # given by name after one that was left out
+                bound.apply_defaults()
             value = bound.args
         return encode(value, self._input, limit)
 

@@ -19,7 +19,6 @@ from batuta.journal.entries import (
     decode_body,
     encode_entry,
 )
-from batuta.journal.states import CLOSED, OPEN, PARKED, TRANSITIONS, RunState, may_move
 
 
 def test_a_body_survives_its_row() -> None:
@@ -50,16 +49,6 @@ def test_time_and_place_of_an_entry_are_sealed_too(change: str) -> None:
     entry = encode_entry(0, EntryKind.STARTED, 10, Body(name="a"), 0)
     setattr(entry, change, 77)
     assert not crc_holds(entry, 0)
-
-
-def test_closed_runs_move_nowhere_and_open_ones_may_close() -> None:
-    assert set(RunState) == CLOSED | OPEN
-    assert PARKED < OPEN
-    for state in RunState:
-        for after in RunState:
-            if state in CLOSED:
-                assert not may_move(state, after)
-    assert all(TRANSITIONS[state] & CLOSED for state in OPEN)
 
 
 def test_run_ids_are_version_7_and_rise() -> None:

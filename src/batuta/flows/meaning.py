@@ -13,8 +13,6 @@ from batuta.flows.secrets import MARK
 from batuta.flows.values import is_number, parse_path
 from batuta.webhooks.urls import parse_target
 
-ACTION_TYPES = ("webhook", "http_request", "publish", "start_run", "signal_run")
-"""What Batuta does itself."""
 _WHOLE_HOST = re.compile(r"(https?://[^/?#{}@]+[/?#])|(secret://[^{}]*/)")
 _NEEDS = {
     "http_request": {"url": "url"},

@@ -163,18 +163,6 @@ def _in_order(found: Iterable[_Dated]) -> list[_Dated]:
     return sorted(found, key=lambda one: one.created_at)
 
 
-def step_runs(links: Sequence[Link]) -> list[StepRun]:
-    return flow_run(links).steps
-
-
-def run_logs(links: Sequence[Link]) -> list[RunLog]:
-    return flow_run(links).logs
-
-
-def audit_logs(links: Sequence[Link]) -> list[AuditLog]:
-    return flow_run(links).audit
-
-
 class _Step(Struct):
     view: StepRun
     mark: Mark

@@ -48,20 +48,3 @@ OPEN = frozenset(RunState) - CLOSED
 
 CLAIMABLE = frozenset({RunState.PENDING, RunState.WAITING})
 """States in which a worker may claim a run once it is due."""
-
-TRANSITIONS: dict[RunState, frozenset[RunState]] = {
-    RunState.PENDING: frozenset({RunState.RUNNING, RunState.PAUSED, RunState.POISONED}) | CLOSED,
-    RunState.RUNNING: frozenset({RunState.PENDING, RunState.WAITING, RunState.PAUSED}) | PARKED | CLOSED,
-    RunState.WAITING: frozenset({RunState.RUNNING, RunState.PAUSED, RunState.POISONED}) | CLOSED,
-    RunState.PAUSED: frozenset({RunState.PENDING, RunState.WAITING}) | CLOSED,
-    RunState.NEEDS_CODE: frozenset({RunState.WAITING, RunState.PAUSED}) | CLOSED,
-    RunState.POISONED: frozenset({RunState.WAITING, RunState.PAUSED}) | CLOSED,
-}
-"""From each open state, the states it may move to. Closed states move nowhere."""
-
-
-def may_move(before: RunState, after: RunState) -> bool:
-    """Whether the move is legal. Staying where one is always is, for an open run."""
-    if before in CLOSED:
-        return False
-    return before is after or after in TRANSITIONS[before]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from batuta.authoring.definitions import ExecutionMode
 from batuta.engine.activities.call import Call
 from batuta.settings import Settings
 
@@ -30,7 +29,6 @@ class ConcurrencySlots:
         # By `ExecutionMode`.
         places = (settings.max_activities, settings.threads, settings.processes, settings.transactions)
         self._kinds = [Slots(free) for free in places]
-        self.on_loop = self._kinds[ExecutionMode.LOOP]
         self._named: dict[str, Slots] = {}
         self._admitted = admitted
 
@@ -39,12 +37,7 @@ class ConcurrencySlots:
         activity = call.activity
         if activity.limit is not None and not self._take(self._own_slots(call, activity.limit), call):
             return False
-        slots = self._kinds[activity.execution_mode]
-        if slots.free > 0:
-            slots.free -= 1
-            return True
-        slots.row.append(call)
-        return False
+        return self._take(self._kinds[activity.execution_mode], call)
 
     def leave(self, call: Call) -> None:
         activity = call.activity

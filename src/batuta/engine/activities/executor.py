@@ -12,7 +12,6 @@ from typing import Any, Protocol, cast
 
 from msgspec import UNSET, Raw, UnsetType, json
 
-from batuta import failpoints
 from batuta.authoring.activity.attempt import BatchInfo, CompleteLater
 from batuta.authoring.activity.transactional import Transaction
 from batuta.authoring.definitions import Activity, ExecutionMode
@@ -88,7 +87,6 @@ class Executor:
         self._threads: DaemonExecutor | None = None
         self._processes: Processes | None = None
         self._slots = ConcurrencySlots(settings, self._admitted)
-        self._on_loop = self._slots.on_loop
         self._elsewhere: dict[Call, None] = {}
         """Attempts in flight, but for those of the runner."""
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
@@ -161,7 +159,7 @@ class Executor:
 
     def start(self, run: CallingRun, seq: int, pending: PendingActivity, call: Call | None = None) -> None:
         """Begin a call, or have it wait for a free place. A `call` that is given has its place."""
-        options, clock, slots = pending.options, self.clock, self._on_loop
+        options, clock = pending.options, self.clock
         if call is None:
             activity = self._activities.get(pending.name)
             if activity is None:
@@ -169,9 +167,7 @@ class Executor:
                 return
             begun_at = (clock.standing or clock.now()) + run.ahead
             call = run.calls[seq] = Call(run, seq, pending, activity, 1, begun_at, SOON)
-            if activity.execution_mode is _LOOP and activity.limit is None and slots.free > 0:
-                slots.free -= 1  # as `ConcurrencySlots.enter` does it: once for every step
-            elif not self._slots.enter(call):
+            if not self._slots.enter(call):
                 call.started_at, call.task = 0, None
                 self._limit_waiting(call)
                 return
@@ -186,8 +182,7 @@ class Executor:
             self._deadlines.watch(call, call.started_at)
         if self._on_attempt is not None:
             self._on_attempt(call)
-        if failpoints.armed is not None:
-            failpoint("activity.before")
+        failpoint("activity.before")
         place = call.activity.execution_mode
         if place is _LOOP or (self.within is not None and place is not ExecutionMode.STORE):
             runner = self._runner
@@ -430,21 +425,13 @@ class Executor:
             self._end_well(call, done.result())
 
     def _end_well(self, call: Call, value: Any) -> None:
-        if failpoints.armed is not None:
-            failpoint("activity.after")
-        activity, slots = call.activity, self._on_loop
+        failpoint("activity.after")
         try:
-            data = encode(value, activity.codec.output, self.max_payload)
+            data = encode(value, call.activity.codec.output, self.max_payload)
         except InvalidInput as error:
             self._end(call, error)
             return
-        if call.passes is not None:
-            self.gates.leave(call, None)
-        if activity.execution_mode is _LOOP and activity.limit is None and call.beats is None and not slots.row:
-            slots.free += 1  # as `_leave` does it, without the call: 2.2 % of a step of W2
-            call.task = None
-        else:
-            self._leave(call)
+        self._leave(call)
         if not self._answers:
             self.loop.call_soon(self._deliver_answers, context=self._context)
         self._answers.append((call, data))

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-from batuta import failpoints
 from batuta.authoring.activity.attempt import CompleteLater, current_activity
 from batuta.authoring.activity.transactional import Transaction
 from batuta.authoring.failures.conversion import answerable, to_failure
@@ -200,13 +199,11 @@ class _Attempt:
                 await transaction.begin()
             except StoreUnavailable as error:
                 await self._begin_later(error)
-            if failpoints.armed is not None:
-                failpoint("transaction.begun")
+            failpoint("transaction.begun")
             value = await self._within_time(args, kwargs)
             if call.over:  # its code did not let itself be cancelled
                 raise asyncio.CancelledError
-            if failpoints.armed is not None:
-                failpoint("activity.after")
+            failpoint("activity.after")
             data = encode(value, call.activity.codec.output, host.settings.max_payload)
             call.activity.codec.decode_result(data)
             outbox = self._outbox() if self.offered.outgoing else None
@@ -316,8 +313,7 @@ class _Attempt:
         change = turn[0]
         if outbox is not None:
             outbox.add_to(change)
-        if failpoints.armed is not None:
-            failpoint("transaction.turned")
+        failpoint("transaction.turned")
         may_leave = _nothing_left if outbox is None else outbox.may_leave
         answer = await self._transaction.commit(self._host.info.worker_id, change, may_leave, self.offered.messages)
         if answer is Verdict.UNREAD:  # what it was sent must be read before it closes: then it is executed anew
@@ -332,8 +328,7 @@ class _Attempt:
             self._run.drop()
             return
         self._all.committed(self.call)
-        if failpoints.armed is not None:
-            failpoint("transaction.durable")
+        failpoint("transaction.durable")
         if not self._host.may_act():
             await self._host.permission()
         self.call.over = True

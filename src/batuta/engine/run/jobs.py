@@ -16,7 +16,6 @@ from typing import Any, cast
 from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
 
-from batuta import failpoints
 from batuta.authoring.activity.attempt import BatchInfo
 from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.client.enqueue import JobOverrides
@@ -443,8 +442,7 @@ class EarlyRun(CallRun):
         if self._grown:
             super().settled(change, effects, refusals)
             return
-        if failpoints.armed is not None:
-            failpoint("close.durable")
+        failpoint("close.durable")
         self.durable = 1
         self._host.finished(self, self._outcome)
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, cast
 
 from msgspec import UNSET, MsgspecError, Raw
 
-from batuta import failpoints
 from batuta.authoring.activity.attempt import BatchInfo
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures.conversion import to_failure
@@ -187,8 +186,7 @@ class OwnedRun(WaitingRun):
         if new.timeout or new.execution_timeout:
             self.deadline = at + min(filter(None, (new.timeout, new.execution_timeout)))
         self._record(_STARTED, at, body)
-        if failpoints.armed is not None:
-            failpoint("start.before_commit")
+        failpoint("start.before_commit")
         host.submit(self)
         self._after_turn()
 
@@ -344,8 +342,7 @@ class OwnedRun(WaitingRun):
 
     def run_turn(self, kind: EntryKind, body: Body, at: int = 0) -> None:
         """The turn itself, at a time that is not before `at`."""
-        if failpoints.armed is not None:
-            failpoint("turn.before")
+        failpoint("turn.before")
         host = self._host
         if kind is not _DONE and body.error is not UNSET:
             self.decide(body.error, body.name)
@@ -359,8 +356,7 @@ class OwnedRun(WaitingRun):
         submitted = self.change is not None
         try:
             machine.turn(at, kind, body, commands, host.turns.loop)
-            if failpoints.armed is not None:
-                failpoint("turn.after")
+            failpoint("turn.after")
             self._record(kind, at, body)
         except KeyboardInterrupt:  # in the middle of a turn: the machine cannot be trusted
             self.drop()
@@ -379,10 +375,8 @@ class OwnedRun(WaitingRun):
         finally:
             host.turn = None
         if not submitted:
-            submit = host.submit  # apart from its call: as a method it would be looked for in the class first
-            submit(self)
-        if failpoints.armed is not None:
-            failpoint("commit.queued")
+            host.submit(self)
+        failpoint("commit.queued")
         self._after_turn()
 
     def _does_not_fit(self, kind: EntryKind, body: Body, error: InvalidInput) -> None:
@@ -471,8 +465,7 @@ class OwnedRun(WaitingRun):
             if self.inbox.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
                 self._held_up = True  # `settled` comes back here
                 return
-            if failpoints.armed is not None:
-                failpoint("timer.fired")
+            failpoint("timer.fired")
             self.run_turn(_TIMER_FIRED, Body(timer[1]))  # all that `deliver` asks has been asked
         if not self.leaving:
             self._after_turn()
@@ -542,8 +535,7 @@ class OwnedRun(WaitingRun):
             if beyond.letter is not None:
                 host.letters.arrived(self._letter(change, beyond.letter))
         if self.starting is not None:
-            if failpoints.armed is not None:
-                failpoint("start.after_commit")
+            failpoint("start.after_commit")
             self.completion = Completion()
             host.started(self.starting, self.completion)
             self.starting = None
@@ -632,8 +624,7 @@ class OwnedRun(WaitingRun):
         """Its last change here is durable."""
         host, machine, closed = self._host, self.machine, move.state in CLOSED
         if closed:
-            if failpoints.armed is not None:
-                failpoint("close.durable")
+            failpoint("close.durable")
             end = (move.state, machine.outcome)
             if self.completion is not None:
                 self.completion.settle(end)
@@ -646,8 +637,7 @@ class OwnedRun(WaitingRun):
         self._tear_down(ENDED, None if closed else move.wake_at)
         if not closed:
             host.waiters.look_for(self.run_id)
-        if failpoints.armed is not None:
-            failpoint("evict.after")
+        failpoint("evict.after")
 
     def drop(self, error: BaseException | None = None) -> None:
         """It is not ours any more: forget it without telling the store. Waiters look there."""

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
 
-from batuta import failpoints
 from batuta.durations import human_duration
 from batuta.engine.activities.call import Effect
 from batuta.engine.run.completion import Completion
@@ -318,8 +317,7 @@ class Committer:
             self._act(batch, verdicts)
 
     def _act(self, batch: list[Item], verdicts: Verdicts) -> None:
-        if failpoints.armed is not None:
-            failpoint("commit.effects")
+        failpoint("commit.effects")
         if self._reporter is not None:
             self._reporter.committed(batch, verdicts)
         if _TOGETHER:
@@ -358,8 +356,7 @@ class Committer:
 
     async def _write(self, batch: list[Item], *, aside: bool = False) -> Verdicts:
         """Write until it is durable or refused. Raises StoreFailed and CommitsFail. `aside`: beside other batches."""
-        if failpoints.armed is not None:
-            failpoint("commit.before")
+        failpoint("commit.before")
         if not aside:
             self._writing_since = self._clock.monotonic()
         wait, waited, unknown, failures = _FIRST_WAIT, 0.0, False, 0

@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.failures.known_errors import KnownErrors
 from batuta.clock import SECOND, Clock
@@ -116,9 +115,6 @@ class Session:
             middleware.put_around(self.executor, activities)
             self.executor.report_to(self.reporter.on_attempt, self.reporter.on_beats)
             self._committer.report_to(self.reporter)
-        # Attributes instead of methods that pass on: 0.8 % of a step of W2.
-        self.submit, self.started = self._committer.submit, self._committer.started
-        self.is_writing = self._committer.is_writing
         self.submit_end: Callable[[OwnedRun], None] = self._committer.submit
         self._transactions = Transactions(self)
         self.executor.let_write(self._transactions, Publisher(store, settings.broker))
@@ -324,6 +320,15 @@ class Session:
         if self.reporter.listens:
             self.reporter.committed([(run, *turn)], {})
 
+    def submit(self, run: OwnedRun) -> None:
+        self._committer.submit(run)
+
+    def is_writing(self, run: OwnedRun) -> bool:
+        return self._committer.is_writing(run)
+
+    def started(self, starter: asyncio.Future[Completion], completion: Completion) -> None:
+        self._committer.started(starter, completion)
+
     def send_ends_to(self, submit: Callable[[OwnedRun], None]) -> None:
         """Have the ends of jobs written so."""
         self.submit_end = submit
@@ -490,8 +495,7 @@ class Session:
         if stored.messages and (pause := pause_of(stored.messages)) is not None:
             run.hold_unread(row.head, pause.name, self.clock.now())
             return
-        if failpoints.armed is not None:
-            failpoint("replay.before")
+        failpoint("replay.before")
         replay = run.restore(stored.entries)
         if self._replay(run, stored, replay):
             replayed.append((run, stored, replay))
@@ -513,7 +517,7 @@ class Session:
         if more:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
             self._loop.call_soon(self._replay_on, run, stored, replay)
-        elif failpoints.armed is not None:
+        else:
             failpoint("replay.after")
         return not more
 

@@ -161,7 +161,6 @@ class LimitKeeper:
         self._known = False
         self._turn, self._freed = -1, 0
         self._pools: dict[str, _Permits] = {}
-        self._complained = -inf
         self._declare()
 
     def agree(self, settings: LimitSettings | None) -> None:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from batuta import failpoints
 from batuta.errors import StoreError, StoreUnavailable, TransactionEnded
 from batuta.failpoints import failpoint
 from batuta.journal.bus.messages import NewMessage
@@ -113,8 +112,7 @@ class Transactions(Commits):
 
     def replied(self) -> None:
         """The reply to a commit is here. An OSError from it counts as a broken connection."""
-        if failpoints.armed is not None:
-            failpoint("transaction.committed")
+        failpoint("transaction.committed")
         if self.faults is not None:
             self._lose_reply("commit")
 

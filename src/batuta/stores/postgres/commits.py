@@ -10,7 +10,6 @@ from typing import Any
 
 from asyncpg import Record
 
-from batuta import failpoints
 from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -51,9 +50,8 @@ class Commits(Base):
         try:
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
             if query is not None:
-                heard = None if failpoints.armed is None and self.faults is None else self._committed
                 self._busy_poll.stay()
-                rows = await self._commit_session.write(query, *values, replied=heard)
+                rows = await self._commit_session.write(query, *values, replied=self._committed)
                 self._busy_poll.rest()
                 if rows:
                     if changes[0].move is not None:  # else it goes on by itself
@@ -230,8 +228,7 @@ class Commits(Base):
         return self._send_on(self._commit_session, query, *values)
 
     def _send_on(self, session: Session, query: str, *values: object) -> Awaitable[list[Record]]:
-        heard = None if failpoints.armed is None and self.faults is None else self._committed
-        return session.write(query, *values, replied=heard)
+        return session.write(query, *values, replied=self._committed)
 
     def _committed(self) -> None:
         failpoint("commit.after")

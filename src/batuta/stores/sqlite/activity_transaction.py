@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from batuta import failpoints
 from batuta.errors import TransactionEnded
 from batuta.failpoints import failpoint
 from batuta.journal.bus.messages import NewMessage
@@ -71,8 +70,7 @@ class SqliteTransaction:
         hint, refusals = written
         if not self._writer.commit_now():
             await self._writer.commit()
-        if failpoints.armed is not None:
-            failpoint("transaction.committed")
+        failpoint("transaction.committed")
         self._store.announce(hint, [change])
         return refusals
 
@@ -106,8 +104,7 @@ class SqliteTransaction:
             raise meant from error
         if refusals:
             may_leave(refusals)
-        if failpoints.armed is not None:
-            failpoint("transaction.written")
+        failpoint("transaction.written")
         return hint, refusals
 
     async def rollback(self) -> None:

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from pathlib import Path
 from typing import Any
 
-from batuta import failpoints
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.errors import SchemaMismatch
 from batuta.failpoints import failpoint
@@ -400,16 +399,14 @@ class SqliteStore(
 
         def work(cursor: sqlite3.Cursor) -> tuple[Answers, Hint]:
             result = commit_batch(cursor, self.namespace, worker_id, changes, now)
-            if failpoints.armed is not None:
-                failpoint("commit.inside")
+            failpoint("commit.inside")
             return result
 
         if are_ends(changes):
             answers, hint = await self._end_all(worker_id, changes, now, work)
         else:
             answers, hint = await self._writer.write(work, small=len(changes) <= SMALL_CHANGES and are_small(changes))
-        if failpoints.armed is not None:
-            failpoint("commit.after")
+        failpoint("commit.after")
         self.announce(hint, changes)
         return answers
 
@@ -430,7 +427,7 @@ class SqliteStore(
                 cursor.execute("ROLLBACK")
                 cursor.execute("BEGIN IMMEDIATE")
                 result = one_by_one(cursor)
-            elif failpoints.armed is not None:
+            else:
                 failpoint("commit.inside")
 
         await self._writer.write(lambda _: None, last=write)
