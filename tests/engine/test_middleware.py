@@ -121,7 +121,7 @@ async def test_without_middleware_there_is_nothing_on_the_way() -> None:
         assert session.executor.within is None
         assert session.executor.activity("on_the_loop") is on_the_loop
         assert session.workflows["both"] is both
-        assert session._committer._reporter is None
+        assert session.committer._reporter is None
         assert type(env.client._backend) is NativeBackend
 
 
@@ -133,7 +133,7 @@ async def test_hooks_that_middleware_does_not_override_are_not_called() -> None:
     async with world(both, on_the_loop, in_a_thread, middleware=[Starts()]) as env:
         session = env.worker.session
         assert session is not None
-        assert (session.begins, session.executor.within, session._committer._reporter) == (None, None, None)
+        assert (session.begins, session.executor.within, session.committer._reporter) == (None, None, None)
         assert session.workflows["both"] is both
 
 

@@ -104,7 +104,7 @@ def large(session: Session) -> dict[str, int]:
         "loop gate": SimpleNamespace(row=session.executor._slots._kinds[0].row),
         "timers": session.timers,
         "poller": session._poller,
-        "committer": session._committer,
+        "committer": session.committer,
         "news": session._inbox,
         "waiters": session.waiters,
         "backend": session.waiters._runs_here.__self__,  # type: ignore[attr-defined]  # a bound method

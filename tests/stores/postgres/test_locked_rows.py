@@ -114,11 +114,11 @@ async def test_later_changes_of_a_run_are_written_after_its_waiting_ones(postgre
                 session = worker.session
                 assert session is not None
                 async with asyncio.timeout(PATIENCE):
-                    while not session._committer._behind:
+                    while not session.committer._behind:
                         await asyncio.sleep(0.005)
             assert await handle.result(PATIENCE) == 1
             assert [line.ord for line in await handle.journal()] == [0, 1, 2, 3]
-            assert session._committer._behind == set()
+            assert session.committer._behind == set()
 
 
 async def test_starts_go_on_while_the_id_of_one_is_in_an_open_transaction(postgres_url: str) -> None:

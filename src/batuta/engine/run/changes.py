@@ -56,6 +56,22 @@ log = logging.getLogger("batuta.engine")
 _DONE, _RUN_FAILED = EntryKind.ACTIVITY_DONE, RunState.FAILED
 
 
+class Committing(Protocol):
+    """What a run asks of the committer."""
+
+    def submit(self, run: Any) -> None:
+        """The run's change is to be written."""
+        ...
+
+    def is_writing(self, run: Any) -> bool:
+        """Whether a change of the run is on its way to the store."""
+        ...
+
+    def started(self, starter: asyncio.Future[Completion], completion: Completion) -> None:
+        """The run's start is durable, and who waits for that may know."""
+        ...
+
+
 class WriterHost(Protocol):
     """What a run that writes needs of its worker."""
 
@@ -68,9 +84,8 @@ class WriterHost(Protocol):
     store: Store
     known: KnownErrors
 
-    def submit(self, run: Any) -> None:
-        """The run's change is to be written."""
-        ...
+    @property
+    def committer(self) -> Committing: ...
 
 
 class ChangeWriter(InputReader):
@@ -155,7 +170,7 @@ class ChangeWriter(InputReader):
     def submit(self) -> None:
         """Have the committer write the change, unless a transaction writes what comes before it."""
         if self.inbox.transactional is None:
-            self._host.submit(self)
+            self._host.committer.submit(self)
 
     def open_change(self) -> Change:
         """The change that goes to the store next."""

@@ -434,7 +434,7 @@ class EarlyRun(CallRun):
         else:
             self._outcome = body.commands[0]
         if self.batched or change.effects is not None:
-            self._host.submit(self)
+            self._host.committer.submit(self)
         else:
             self._host.submit_end(self)
 

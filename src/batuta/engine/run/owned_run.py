@@ -91,15 +91,7 @@ class Host(WaitingHost, Protocol):
         ...
 
     def submit_end(self, run: OwnedRun) -> None:
-        """The same for the end of a job, which is all that is to be written of it."""
-        ...
-
-    def is_writing(self, run: OwnedRun) -> bool:
-        """Whether a change of the run is on its way to the store."""
-        ...
-
-    def started(self, starter: asyncio.Future[Completion], completion: Completion) -> None:
-        """The run's start is durable, and who waits for that may know."""
+        """A change that only ends a job is to be written."""
         ...
 
     def caught_up(self, run: OwnedRun) -> None:
@@ -187,7 +179,7 @@ class OwnedRun(WaitingRun):
             self.deadline = at + min(filter(None, (new.timeout, new.execution_timeout)))
         self._record(_STARTED, at, body)
         failpoint("start.before_commit")
-        host.submit(self)
+        host.committer.submit(self)
         self._after_turn()
 
     def _sign(self, body: Body) -> None:
@@ -375,7 +367,7 @@ class OwnedRun(WaitingRun):
         finally:
             host.turn = None
         if not submitted:
-            host.submit(self)
+            host.committer.submit(self)
         failpoint("commit.queued")
         self._after_turn()
 
@@ -537,7 +529,7 @@ class OwnedRun(WaitingRun):
         if self.starting is not None:
             failpoint("start.after_commit")
             self.completion = Completion()
-            host.started(self.starting, self.completion)
+            host.committer.started(self.starting, self.completion)
             self.starting = None
         if change.move is not None:
             self._leave(change.move)
@@ -763,7 +755,7 @@ class OwnedRun(WaitingRun):
         self._when_durable(partial(self._read_page, again))
 
     def _when_durable(self, then: Callable[[], None]) -> None:
-        if self.change is None and not self._host.is_writing(self):
+        if self.change is None and not self._host.committer.is_writing(self):
             self._host.call_soon(then)
         else:
             self.open_change()
@@ -804,7 +796,12 @@ class OwnedRun(WaitingRun):
         if answer.call.over or body.seq not in self.machine.activities:
             body.seq = 0  # no code waits for it: so it is no input
             return False
-        if self.head == self.durable and self.change is None and self.ready and not self._host.is_writing(self):
+        if (
+            self.head == self.durable
+            and self.change is None
+            and self.ready
+            and not self._host.committer.is_writing(self)
+        ):
             inbox.shut(answer)
             if answer.data is not None:
                 self.take_turn(answer, answer.data)

@@ -105,7 +105,7 @@ class Session:
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost, self.outage)
         self.may_act, self.timers = self._lease.may_act, Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self._lease, self.permission)
-        self._committer = Committer(
+        self.committer = Committer(
             store, self.info.worker_id, settings, self.clock, self.may_act, self._lost, self.outage
         )
         self.begins = None if middleware is None or not middleware.begin else middleware.begins
@@ -114,11 +114,11 @@ class Session:
         if middleware is not None:
             middleware.put_around(self.executor, activities)
             self.executor.report_to(self.reporter.on_attempt, self.reporter.on_beats)
-            self._committer.report_to(self.reporter)
-        self.submit_end: Callable[[OwnedRun], None] = self._committer.submit
+            self.committer.report_to(self.reporter)
+        self.submit_end: Callable[[OwnedRun], None] = self.committer.submit
         self._transactions = Transactions(self)
         self.executor.let_write(self._transactions, Publisher(store, settings.broker))
-        self._poller = Poller(self, self._committer)
+        self._poller = Poller(self, self.committer)
         self._scheduler = Scheduler(store, self.clock, self.outage, self.reporter)
         self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic, self.outage)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
@@ -145,7 +145,7 @@ class Session:
         or is cancelled, nothing of it is left."""
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._committer.open(self._context)
+        self.committer.open(self._context)
         self._poller.open(self._context)
         self.executor.open(self._loop, self._context)
         self.executor.gates.open(self, self._loop, self._context)
@@ -202,7 +202,7 @@ class Session:
         failpoint("stop.released")
         await self._empty_within(grace)
         self.executor.flush()
-        await self._committer.written(_LAST_WORDS)
+        await self.committer.written(_LAST_WORDS)
         await self._end()
         try:
             await self.store.retire(self.info.worker_id)
@@ -247,7 +247,7 @@ class Session:
             return
         self._over = True
         self._lease.end()
-        self._committer.stop()
+        self.committer.stop()
         self.timers.stop()
         self._watchdog.stop()
         self._poller.cancel()
@@ -301,7 +301,7 @@ class Session:
         self._ticked = self.monotonic()
         self._room.fit(len(self.runs))
         self._lease.tick()
-        self._committer.tick()
+        self.committer.tick()
         self._ticking = self._loop.call_later(_TICK, self._tick)
 
     # -- what live runs need
@@ -319,15 +319,6 @@ class Session:
     def report(self, run: OwnedRun, turn: Turn) -> None:
         if self.reporter.listens:
             self.reporter.committed([(run, *turn)], {})
-
-    def submit(self, run: OwnedRun) -> None:
-        self._committer.submit(run)
-
-    def is_writing(self, run: OwnedRun) -> bool:
-        return self._committer.is_writing(run)
-
-    def started(self, starter: asyncio.Future[Completion], completion: Completion) -> None:
-        self._committer.started(starter, completion)
 
     def send_ends_to(self, submit: Callable[[OwnedRun], None]) -> None:
         """Have the ends of jobs written so."""
@@ -629,7 +620,7 @@ class Session:
             self.timers.look()
             self._renewed.set()
             self._renewed.clear()
-            self._committer.release()
+            self.committer.release()
         if pulse.due_at is not None:
             self._poller.due(pulse.due_at)
         # Of a job that nothing is written of, the start is unread; hints tell of the rest.
