@@ -266,3 +266,17 @@ async def test_bad_input_of_limits_at_the_edge_is_refused() -> None:
         with pytest.raises(InvalidInput, match="operation"):
             await limit.admit(ispb="1")
         await limit.admit(ispb="1", operation="o")
+
+
+async def test_other_identifiers_are_counted_apart_however_they_are_written_and_ordered() -> None:
+    async with batuta.connect("memory://") as client:
+        limit = EdgeLimit(client, "z", rates=["1/min"])
+        for one, other in (("1:2", "3"), ("1", "2:3"), ("1/2", "3"), ("1", "2/3")):
+            await limit.admit(one=one, other=other)
+            with pytest.raises(LimitReached):
+                await limit.admit(other=other, one=one)
+        for refused in ("", "x" * 300, "\0"):
+            with pytest.raises(InvalidInput, match="identifiers of edge limit 'z'"):
+                await limit.admit(one=refused)
+        with pytest.raises(InvalidInput, match="identifiers of edge limit 'z'"):
+            await limit.admit()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from batuta.authoring.gates import Gate
 from batuta.errors import InvalidInput, LimitReached
 from batuta.journal.queues import Rate
+from batuta.names import check_name, joined
 from batuta.resilience.limits.gate import partner_limit
 
 
@@ -42,12 +43,15 @@ class EdgeLimit:
         self._gate = partner_limit(name, key=lambda key: key, rates=self.rates, on_refusal="fail")
 
     async def admit(self, **identifiers: str) -> None:
-        """Count one request. Raises LimitReached, with the seconds to wait in `retry_after`."""
+        """Count one request. Raises LimitReached, with the seconds to wait in `retry_after`, and InvalidInput for
+        identifiers that cannot be counted."""
+        values = [identifiers[name] for name in sorted(identifiers)]
+        key = check_name(joined(*values) if values else "", f"identifiers of edge limit {self.name!r}")
         wait = 0.0 if self._counts is None else await self._counts.take(self.rates, **identifiers)
         if wait > 0:
             raise LimitReached(self.name, "the window is used up", wait)
         try:
-            async with self._client.gates(self._gate, args=("/".join(identifiers.values()),)):
+            async with self._client.gates(self._gate, args=(key,)):
                 return
         except BaseException:
             if self._counts is not None:
