@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from batuta import BreakerOpen, NonRetryable, Retry, RunFailed, RunState, activity, job, workflow
+from batuta.clock import SECOND
 from batuta.errors import GateFailed, InvalidInput
 from batuta.journal.resilience.partners import BREAKER, PartnerChange, PartnerDocs
 from batuta.resilience import breaker
 from batuta.resilience.answers import is_failure, pause_after
-from batuta.resilience.breakers.rules import BreakerState, decode_breaker, new_breaker
+from batuta.resilience.breakers.rules import BreakerSettings, BreakerState, decode_breaker, new_breaker
 from batuta.testing import Environment
 from tests.engine.kit import jobs, world
 
@@ -210,6 +211,34 @@ async def test_a_failed_probe_opens_it_again_for_longer(env: Environment) -> Non
     for _ in range(3):
         await env.advance(400)
     assert (await state_of(env)).until - (await state_of(env)).since == 200_000_000
+
+
+@pytest.mark.parametrize(
+    ("open_for", "growth", "longest", "expected"),
+    [
+        (0.1, 2, 0.5, [0.1, 0.2, 0.4, 0.5, 0.5]),
+        (0.5, 10, 60, [0.5, 5, 50, 60, 60]),
+        (60, 1, 3600, [60, 60, 60]),
+        (0.001, 100, 366 * 86_400, [0.001, 0.1, 10, 1_000, 100_000, 10_000_000, 366 * 86_400]),
+    ],
+)
+def test_the_time_that_it_is_open_grows_up_to_the_longest(
+    open_for: float, growth: float, longest: float, expected: list[float]
+) -> None:
+    now = 0
+    times: list[float] = []
+    state = BreakerState(settings=BreakerSettings(failures=1, open_for=open_for, growth=growth, longest_open=longest))
+    state.report([-1], state.turn, now)
+    while len(times) < len(expected):
+        times.append((state.until - now) / SECOND)
+        now = state.until
+        [probe] = state.take_probes(["probe"], now)
+        state.end_probe(probe, well=False, now=now)
+    assert times == expected
+    for _ in range(200):
+        [probe] = state.take_probes(["probe"], now := state.until)
+        state.end_probe(probe, well=False, now=now)
+    assert (state.until - now) / SECOND == expected[-1]
 
 
 async def test_one_probe_goes_at_a_time(env: Environment) -> None:

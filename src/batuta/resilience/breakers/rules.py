@@ -177,7 +177,7 @@ class BreakerState(Struct, kw_only=True):
         self._turn(OPEN, reason, now)
         self.openings += 1
         settings = self.settings
-        seconds = settings.open_for * min(settings.growth ** min(self.openings - 1, 100), settings.longest_open)
+        seconds = settings.open_for * settings.growth ** min(self.openings - 1, 100)
         self.until = now + round(min(seconds, settings.longest_open) * SECOND)
 
     def _close(self, now: int, reason: str) -> None:
