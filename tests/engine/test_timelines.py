@@ -344,3 +344,65 @@ async def test_a_run_that_is_gone_has_no_timeline() -> None:
         await handle.delete()
         with pytest.raises(UnknownRun):
             await handle.timeline()
+
+
+passed: list[str] = []
+"""Keys, as activities were given them."""
+
+
+@activity(retry=Retry(attempts=1))
+async def pay(what: str) -> str:
+    passed.append(activity_info().key)
+    if broken.get(what, 0) > 0:
+        broken[what] -= 1
+        raise ConnectionError(what)
+    return what
+
+
+@workflow
+async def buys(what: str) -> list[str]:
+    return [await pay("deposit"), await pay(what)]
+
+
+@job
+async def pays(what: str) -> str:
+    passed.append(activity_info().key)
+    return what
+
+
+async def keys(handle: Handle[Any]) -> list[str]:
+    return [one.key for one in (await handle.timeline()).steps if one.kind is StepKind.ACTIVITY]
+
+
+async def test_each_call_shows_the_key_that_its_attempts_were_given() -> None:
+    passed.clear()
+    broken["lamp"] = 1
+    async with Environment(workflows=[buys], activities=[pay], jobs=[pays]) as env:
+        handle = await env.start(buys, "lamp", id="one")
+        with pytest.raises(RunFailed):
+            await handle.result()
+        assert await keys(handle) == passed
+        await handle.retry()
+        await handle.result()
+        assert await keys(handle) == [passed[0], passed[2]] == passed[:2]  # as before: it is the same call
+        copy = await handle.fork("two", input={2: ["sofa"]})
+        await copy.result()
+        assert await keys(copy) == [passed[0], passed[3]]
+        assert passed[3] != passed[2]
+        done = await env.client.enqueue(pays, "bill")
+        await done.result()
+        assert await keys(done) == passed[4:]
+
+
+async def test_a_call_in_another_queue_has_one_key_in_both_runs() -> None:
+    passed.clear()
+
+    @workflow
+    async def sends() -> str:
+        return await pay.with_options(queue="till")("lamp")
+
+    async with Environment(workflows=[sends], activities=[pay], queues=["default", "till"]) as env:
+        handle = await env.start(sends)
+        await handle.result()
+        sent = next(one for one in (await handle.timeline()).steps if one.to)
+        assert [sent.key] == passed == await keys(await env.client.get(sent.to))

@@ -1,11 +1,15 @@
 """Jobs, schedules, queues, workers, dead letters, quotas, retention, audit and the admin routes over HTTP."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import batuta
+from batuta import workflow
 from batuta.server import Server
+from batuta.testing import Environment
+from batuta.testing.virtualtime import VirtualLoop
 from tests.server.shop import APP, AWAY
 from tests.server.test_runs import ended, until
 from tests.server.web import Web
@@ -176,6 +180,39 @@ async def test_the_overview_counts_what_the_filter_lets_through(web: Web, worker
     assert (await web.get("/api/v1/overview", name="other")).json["total"] == 0
     assert (await web.get("/api/v1/status")).json["dead_letters"] == 1
     assert (await web.get("/api/v1/audit/verify")).json["problem"] == ""
+
+
+@workflow
+async def checkout(seconds: int) -> None:
+    await asyncio.sleep(seconds)
+
+
+@workflow
+async def reconcile() -> None:
+    await asyncio.sleep(600)
+
+
+def test_durations_are_of_all_runs_and_not_of_the_last_ones_of_each_workflow() -> None:
+    """A slow workflow that runs seldom counted as much as a fast one that runs often."""
+
+    async def overview() -> Any:
+        async with Environment(workflows=[checkout, reconcile]) as env:
+            for number in range(100):
+                await env.start(checkout, 1 + number // 50)
+            for _ in range(3):
+                await env.start(reconcile)
+            await env.advance(601)
+            server = Server(env.client)
+            found = await Web(server.serve).get("/api/v1/overview")
+            await server.close()
+            return found.json
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        found = runner.run(overview())
+    assert [round(found["p50"]), round(found["p95"])] == [2, 2]
+    fast, slow = found["workflows"]
+    assert [round(fast["p50"], 1), round(fast["p95"]), len(fast["last"])] == [1.5, 2, 36]
+    assert [round(slow["p50"]), round(slow["p95"])] == [600, 600]
 
 
 async def test_health_needs_no_credential_and_readiness_tells_why_not(web: Web, server: Any) -> None:

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
 import type { Run, Schema } from "../src/api/types";
-import { niceTop, quantile } from "../src/lib/charts";
+import { niceTop } from "../src/lib/charts";
 import { bareName } from "../src/lib/failures";
-import { brief, inline, parseJson, pretty, tokens } from "../src/lib/json";
+import { brief, changes, inline, parseJson, pretty, tokens } from "../src/lib/json";
 import { mergePage, newest, rowsOf, type RunPages } from "../src/lib/pages";
 import { control, givenArgs, initial, initialArgs } from "../src/lib/schema";
 import { rank } from "../src/lib/search";
@@ -10,6 +10,11 @@ import { rank } from "../src/lib/search";
 describe("JSON", () => {
   it("stays on a line while it is short", () => expect(pretty({ a: [1, true, null] })).toBe('{"a": [1, true, null]}'));
   it("is cut for lists", () => expect(brief("x".repeat(200), 10)).toBe('"xxxxxxxx…'));
+  it("is told by what changed", () => {
+    expect(changes({ rate: null, concurrency: 20 }, { rate: "200/min", concurrency: 20 })).toBe("rate none → 200/min");
+    expect(changes(null, { id: "a", at: 1, key_rate: null })).toBe("id a · at 1");
+    expect(changes(null, null)).toBe("");
+  });
   it("is cut into parts that make the same text", () => {
     const text = inline({ "k:1": "a \"b\": <b>", n: -1.5e3, ok: false });
     expect(
@@ -73,8 +78,6 @@ it("what was typed finds commands by letters in order", () => {
 
 it("charts end at round numbers", () => {
   expect([0, 1, 7, 11, 23, 60].map(niceTop)).toEqual([1, 1, 8, 12, 30, 60]);
-  expect(quantile([4, 1, 3, 2], 0.5)).toBe(2);
-  expect(quantile([], 0.5)).toBeNull();
 });
 
 it("errors have bare names", () => expect(bareName("shop.errors:Outer.Declined")).toBe("Declined"));

@@ -27,6 +27,7 @@ const step = (more: Partial<Step>): Step => ({
   output: null,
   error: null,
   to: "",
+  key: "",
   began_at: at(0),
   ended_at: null,
   tries: 1,

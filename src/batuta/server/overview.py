@@ -67,6 +67,9 @@ class WorkflowBars(Struct, kw_only=True):
     open: int = 0
     completed: int = 0
     failed: int = 0
+    p50: float | None = None
+    p95: float | None = None
+    """Seconds from creation to close, as all numbers here of all its runs in the sample, not of the last ones alone."""
 
 
 class Bucket(Struct, kw_only=True):
@@ -93,7 +96,10 @@ class Overview(Struct, kw_only=True):
     workflows: list[WorkflowBars]
     chart: Chart
     sampled: int
-    """Bars and chart are made of the newest runs that match: so many."""
+    """Bars, chart and durations are made of the newest runs that match: so many."""
+    p50: float | None
+    p95: float | None
+    """Seconds from creation to close, of runs in the sample that have closed."""
     queues: list[QueueDocument]
     workers: list[WorkerRow]
 
@@ -120,6 +126,7 @@ async def overview(call: Call) -> dict[str, Any]:
         "dead_letters": found.dead_letters,
     }
     since = ago(query.since, "since") or moment - timedelta(hours=1)
+    p50, p95 = _middle_and_slow(page.runs)
     return {
         "as_of": moment,
         "states": counted.states,
@@ -128,26 +135,32 @@ async def overview(call: Call) -> dict[str, Any]:
         "workflows": _bars(page.runs),
         "chart": _chart(page.runs, since, ago(query.until, "until") or moment, is_cut=page.cursor is not None),
         "sampled": len(page.runs),
+        "p50": p50,
+        "p95": p95,
         "queues": [queue_document(queue) for queue in found.queues],
         "workers": found.workers,
     }
 
 
 def _bars(runs: Sequence[Description]) -> list[WorkflowBars]:
-    found: dict[tuple[str, str], WorkflowBars] = {}
+    found: dict[tuple[str, str], list[Description]] = {}
     for run in runs:
-        bars = found.setdefault(
-            (str(run.kind), run.workflow), WorkflowBars(name=run.workflow, kind=str(run.kind), last=[])
-        )
-        if len(bars.last) < _BARS:
-            bars.last.append(_bar(run))
-        if run.state not in CLOSED:
-            bars.open += 1
-        elif run.state is RunState.COMPLETED:
-            bars.completed += 1
-        elif run.state in _BAD:
-            bars.failed += 1
-    return sorted(found.values(), key=lambda bars: bars.name)
+        found.setdefault((run.workflow, str(run.kind)), []).append(run)
+    return [_bars_of(name, kind, own) for (name, kind), own in sorted(found.items())]
+
+
+def _bars_of(name: str, kind: str, runs: Sequence[Description]) -> WorkflowBars:
+    p50, p95 = _middle_and_slow(runs)
+    return WorkflowBars(
+        name=name,
+        kind=kind,
+        last=[_bar(run) for run in runs[:_BARS]],
+        open=sum(run.state not in CLOSED for run in runs),
+        completed=sum(run.state is RunState.COMPLETED for run in runs),
+        failed=sum(run.state in _BAD for run in runs),
+        p50=p50,
+        p95=p95,
+    )
 
 
 def _bar(run: Description) -> Bar:
@@ -163,6 +176,18 @@ def _bar(run: Description) -> Bar:
 
 def _seconds(run: Description) -> float | None:
     return None if run.closed_at is None or run.created_at is None else (run.closed_at - run.created_at).total_seconds()
+
+
+def _middle_and_slow(runs: Sequence[Description]) -> tuple[float | None, float | None]:
+    """The median of how long runs took, and what 95 % of them stayed below; None when none has closed."""
+    return _quantiles([seconds for run in runs if (seconds := _seconds(run)) is not None])
+
+
+def _quantiles(times: Sequence[float]) -> tuple[float | None, float | None]:
+    if len(times) < 2:
+        return (times[0], times[0]) if times else (None, None)
+    parts = quantiles(times, n=20, method="inclusive")
+    return parts[9], parts[18]
 
 
 def _chart(runs: Sequence[Description], since: datetime, until: datetime, *, is_cut: bool) -> Chart:
@@ -187,9 +212,7 @@ def _chart(runs: Sequence[Description], since: datetime, until: datetime, *, is_
             buckets[place].failed += run.state in _BAD
             took[place].append(_seconds(run) or 0.0)
     for bucket, times in zip(buckets, took, strict=True):
-        if times:
-            parts = quantiles(times, n=20, method="inclusive") if len(times) > 1 else times * 19
-            bucket.p50, bucket.p95 = parts[9], parts[18]
+        bucket.p50, bucket.p95 = _quantiles(times)
     return Chart(seconds=length, buckets=buckets)
 
 

@@ -104,6 +104,7 @@ export interface Step {
   output: Json;
   error: Failure | null;
   to: string;
+  key: string;
   began_at: string;
   ended_at: string | null;
   tries: number;
@@ -409,6 +410,8 @@ export interface WorkflowSummary {
   failed: number;
   completed: number;
   open: number;
+  p50: number | null;
+  p95: number | null;
 }
 
 export interface Overview {
@@ -426,6 +429,8 @@ export interface Overview {
   workflows: WorkflowSummary[];
   chart: { seconds: number; buckets: Bucket[] };
   sampled: number;
+  p50: number | null;
+  p95: number | null;
   queues: Queue[];
   workers: Worker[];
 }

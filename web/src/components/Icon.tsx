@@ -1,12 +1,13 @@
 import type { JSX } from "preact";
-import type { Tone } from "../lib/states";
+import type { Shape, Tone } from "../lib/states";
 
 const line = { fill: "none", stroke: "currentColor", "stroke-width": 2, "stroke-linecap": "round", "stroke-linejoin": "round" } as const;
 
-const SHAPES: Record<Tone, JSX.Element> = {
+const SHAPES: Record<Shape, JSX.Element> = {
   done: <path d="M2.5 6.5 5 9l4.5-6" {...line} />,
   run: <circle cx="6" cy="6" r="3.2" fill="currentColor" />,
   wait: <circle cx="6" cy="6" r="3.6" {...line} stroke-width={1.8} />,
+  queue: <path d="M2 3h8M2 6h8M2 9h4.5" {...line} stroke-width={1.8} />,
   fail: <path d="M3 3l6 6M9 3l-6 6" {...line} />,
   retry: <path d="M9.5 4.5A4 4 0 1 0 10 7M10 2v3H7" {...line} stroke-width={1.7} />,
   pause: <path d="M4 3v6M8 3v6" {...line} stroke-width={2.2} />,
@@ -15,10 +16,10 @@ const SHAPES: Record<Tone, JSX.Element> = {
 };
 
 /** The shape of a state: it says the same as the colour. */
-export function StateShape({ tone }: { tone: Tone }): JSX.Element {
+export function StateShape({ tone, shape = tone }: { tone: Tone; shape?: Shape }): JSX.Element {
   return (
     <svg viewBox="0 0 12 12" width="12" height="12" aria-hidden="true">
-      {SHAPES[tone]}
+      {SHAPES[shape]}
     </svg>
   );
 }

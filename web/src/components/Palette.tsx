@@ -70,7 +70,7 @@ export function Palette({ commands, onClose }: { commands: PaletteCommand[]; onC
       hint: `${run.workflow}, ${runLook(run.state).label}`,
       mark: (
         <span class={`tone-${runLook(run.state).tone}`}>
-          <StateShape tone={runLook(run.state).tone} />
+          <StateShape {...runLook(run.state)} />
         </span>
       ),
       act: () => navigate(runPath(run.run_id)),

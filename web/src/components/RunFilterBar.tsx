@@ -49,7 +49,7 @@ export function RunFilterBar({ filters, states, onChange, onClear, search }: Pro
           return (
             <button key={state} type="button" class={`state-btn ${isOn ? "on" : ""}`} aria-pressed={isOn} onClick={() => toggle(state)}>
               <span class={`tone-${look.tone}`}>
-                <StateShape tone={look.tone} />
+                <StateShape {...look} />
               </span>
               {look.label}
               {states && <span class="n">{compact(states[state] ?? 0)}</span>}

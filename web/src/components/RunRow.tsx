@@ -40,9 +40,9 @@ function Row({ run, isOn, isSelected, onSelect }: Props): JSX.Element {
         {run.kind === "job" && <span class="faint"> job</span>}
       </span>
       <span class="clip mono dim hide-m">{run.queue}</span>
-      <span class="clip hide-l">
+      <span class="row-tags hide-l" title={tags.map(([key, value]) => `${key}=${value}`).join("\n")}>
         {tags.slice(0, 3).map(([key, value]) => (
-          <span key={key} class="tag" title={`${key}=${value}`}>
+          <span key={key} class="tag">
             {key}={value}
           </span>
         ))}

@@ -118,7 +118,7 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
           ))}
         </nav>
         <div class="foot">
-          {who?.store ? `${who.namespace} · ${who.store}` : (who?.namespace ?? "")}
+          {who?.namespace}
           <br />
           {who?.version}
         </div>
@@ -130,7 +130,9 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
             <Icon name="menu" />
           </button>
           <button type="button" class="find" onClick={() => setDialog("palette")}>
-            <span class="clip">Find a run, a page or a command</span>
+            <span class="clip">
+              Find<span class="hide-s"> a run, a page or a command</span>
+            </span>
             <kbd>Ctrl K</kbd>
           </button>
           <span class="spacer" />

@@ -5,7 +5,7 @@ import { StateShape } from "./Icon";
 export function Chip({ look, title }: { look: Look; title?: string }): JSX.Element {
   return (
     <span class={`chip ${look.tone}`} {...(title ? { title } : {})}>
-      <StateShape tone={look.tone} />
+      <StateShape {...look} />
       {look.label}
     </span>
   );

@@ -13,13 +13,12 @@ import { Clock, Took } from "./Time";
 
 interface Props {
   step: Step;
-  runId: string;
   onClose: () => void;
   onFork?: () => void;
 }
 
 /** One step beside the timeline: input, result or error, and every attempt. */
-export function StepDetail({ step, runId, onClose, onFork }: Props): JSX.Element {
+export function StepDetail({ step, onClose, onFork }: Props): JSX.Element {
   const doing = step.segments.at(-1);
   const look = stepLook(step.state, doing?.end === null ? doing.kind : undefined);
   return (
@@ -80,9 +79,9 @@ export function StepDetail({ step, runId, onClose, onFork }: Props): JSX.Element
           ))}
         </Section>
       )}
-      {step.kind === "activity" && (
+      {step.key && (
         <Section title="Key">
-          <CopyId text={`${runId}:${step.seq}:${step.name}`} />
+          <CopyId text={step.key} />
         </Section>
       )}
       {onFork && (

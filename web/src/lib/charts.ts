@@ -33,10 +33,3 @@ export function dotsPath(values: readonly (number | null)[], width: number, heig
     .flatMap((point) => (point ? [`M${point[0].toFixed(1)},${point[1].toFixed(1)}h0`] : []))
     .join("");
 }
-
-/** The value below which a share of the values lies; null of none. */
-export function quantile(values: readonly number[], share: number): number | null {
-  if (!values.length) return null;
-  const sorted = [...values].sort((a, b) => a - b);
-  return sorted[Math.min(sorted.length - 1, Math.ceil(share * sorted.length) - 1)] ?? null;
-}

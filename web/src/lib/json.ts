@@ -23,7 +23,32 @@ export function inline(value: Json): string {
 /** On one line, cut to a length. */
 export function brief(value: Json | undefined, longest = 80): string {
   if (value === undefined) return "";
-  const text = inline(value);
+  return cut(inline(value), longest);
+}
+
+/** What an act made different: "rate none → 200/min". What only one of them has is told as it is: "limit 50". */
+export function changes(before: Json, after: Json, longest = 90): string {
+  const [old, now] = [asObject(before) ?? {}, asObject(after) ?? {}];
+  const shown = Object.entries(after === null ? old : now).filter(([key, value]) => (key in old && after !== null ? inline(old[key] ?? null) !== inline(value) : !isEmpty(value)));
+  return cut(shown.map(([key, value]) => `${key.replaceAll("_", " ")} ${key in old && after !== null ? `${bare(old[key])} → ` : ""}${bare(value)}`).join(" · "), longest);
+}
+
+function asObject(value: Json): Record<string, Json> | null {
+  return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
+}
+
+function isEmpty(value: Json | undefined): boolean {
+  return value === undefined || value === null || value === "";
+}
+
+const UUID = /^[0-9a-f]{8}(?=-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)/;
+
+function bare(value: Json | undefined): string {
+  if (value === undefined || isEmpty(value)) return "none";
+  return typeof value === "string" ? (UUID.exec(value)?.[0] ?? value) : inline(value);
+}
+
+function cut(text: string, longest: number): string {
   return text.length <= longest ? text : `${text.slice(0, longest - 1)}…`;
 }
 

@@ -1,14 +1,17 @@
 /** What each state looks like: one tone (colour) and one shape, the same in every list, chart and tree. */
 
 export type Tone = "done" | "run" | "wait" | "retry" | "fail" | "pause" | "park" | "stop";
+/** What stands before the word: mostly that of the tone. */
+export type Shape = Tone | "queue";
 
 export interface Look {
   tone: Tone;
   label: string;
+  shape?: Shape;
 }
 
 const RUNS: Record<string, Look> = {
-  pending: { tone: "wait", label: "pending" },
+  pending: { tone: "wait", label: "pending", shape: "queue" },
   running: { tone: "run", label: "running" },
   waiting: { tone: "wait", label: "waiting" },
   paused: { tone: "pause", label: "paused" },
@@ -52,7 +55,7 @@ export function runLook(state: string): Look {
 
 const SEGMENTS: Record<string, Look> = {
   running: { tone: "run", label: "running" },
-  queued: { tone: "wait", label: "queued" },
+  queued: { tone: "wait", label: "queued", shape: "queue" },
   lost: { tone: "fail", label: "lost" },
   backoff: { tone: "retry", label: "backoff" },
   outside: { tone: "pause", label: "outside" },

@@ -1,11 +1,11 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { audit, verifyAudit } from "../api/endpoints";
-import type { AuditRow } from "../api/types";
+import type { AuditRow, Json } from "../api/types";
 import { Empty, Loading, Trouble } from "../components/Empty";
 import { JsonValue } from "../components/JsonValue";
 import { Ago } from "../components/Time";
-import { brief } from "../lib/json";
+import { changes } from "../lib/json";
 import { grouped } from "../lib/time";
 import { useListKeys } from "../state/keys";
 import { useResource } from "../state/live";
@@ -14,8 +14,8 @@ import { sayError } from "../state/toasts";
 
 const FILTERS: [string, string][] = [
   ["actor", "Who"],
-  ["verb", "What: cancel, pause, …"],
-  ["target", "To what: id or name"],
+  ["verb", "What, such as cancel"],
+  ["target", "Id or name"],
   ["since", "Since, such as 24h"],
 ];
 
@@ -81,14 +81,14 @@ export default function Audit(): JSX.Element {
                   <th>Who</th>
                   <th>What</th>
                   <th>To what</th>
-                  <th>Reason</th>
+                  <th>Why, and what changed</th>
                 </tr>
               </thead>
               <tbody>
                 {rows.map((row, index) => (
                   <>
                     <tr key={row.number} class={`clickable ${index === at ? "on" : ""}`} onClick={() => setOpen(open === row.number ? null : row.number)}>
-                      <td class="slim mono faint">
+                      <td class="slim mono faint nowrap">
                         <button type="button" class="plain" aria-expanded={open === row.number}>
                           {row.number}
                         </button>
@@ -111,7 +111,12 @@ export default function Audit(): JSX.Element {
                           <span class="mono">{row.target}</span>
                         )}
                       </td>
-                      <td data-label="Reason" class="wrap-any dim">{row.reason || brief(row.detail ?? undefined, 60)}</td>
+                      <td data-label="Why" class="wrap-any dim">
+                        <div>
+                          {row.reason}
+                          <div class="faint small">{said(row)}</div>
+                        </div>
+                      </td>
                     </tr>
                     {open === row.number && (
                       <tr>
@@ -149,4 +154,10 @@ export default function Audit(): JSX.Element {
       )}
     </>
   );
+}
+
+/** What was changed, and how it was asked for, without the reason. */
+function said(row: AuditRow): string {
+  const { reason: _, ...after } = (row.after ?? {}) as Record<string, Json>; // it stands above
+  return changes(row.before, row.after === null ? row.detail : after);
 }

@@ -64,7 +64,7 @@ export default function DeadLetters(): JSX.Element {
       <div class="page-head">
         <div>
           <h1>Dead letters</h1>
-          <p>{found.data ? `${grouped(total)}${found.data.cursor ? "+" : ""} ${state === "any" ? "" : state} in ${grouped(groups.length)} groups of the same error` : "\u00a0"}</p>
+          <p>{found.data ? summary(total, groups.length, state, found.data.cursor !== null) : "\u00a0"}</p>
         </div>
         {canAct && total > 0 && (
           <button
@@ -147,6 +147,12 @@ export default function DeadLetters(): JSX.Element {
   );
 }
 
+/** "7 open, of 2 errors": runs whose error, place and message are alike are one group. */
+function summary(count: number, groups: number, state: string, more: boolean): string {
+  if (!count) return "Runs that were given up, grouped by error.";
+  return `${grouped(count)}${more ? "+" : ""}${state === "any" ? "" : ` ${state}`}, of ${groups === 1 ? "one error" : `${grouped(groups)}${more ? "+" : ""} errors`}`;
+}
+
 function Group(props: {
   group: LetterGroup;
   isOpen: boolean;
@@ -176,7 +182,7 @@ function Group(props: {
             </span>
             <span class="dim clip mono small">{example.message}</span>
             <span class="faint small">
-              last <Ago at={group.last_at} />, first <Ago at={group.first_at} /> · queue {example.queue} · {example.attempts} attempts each, as the last one
+              last <Ago at={group.last_at} />, first <Ago at={group.first_at} /> · queue {example.queue} · {example.attempts === 1 ? "1 attempt" : `${grouped(example.attempts)} attempts`}
             </span>
           </span>
         </button>

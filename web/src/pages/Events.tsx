@@ -8,6 +8,7 @@ import { Icon } from "../components/Icon";
 import { JsonValue } from "../components/JsonValue";
 import { JsonField } from "../components/SchemaForm";
 import { Ago } from "../components/Time";
+import { brief } from "../lib/json";
 import { useResource } from "../state/live";
 import { Link } from "../state/router";
 import { may, session } from "../state/session";
@@ -51,6 +52,7 @@ export default function Events(): JSX.Element {
                 <tr>
                   <th>Type</th>
                   <th>Source</th>
+                  <th>Payload</th>
                   <th>Runs</th>
                   <th class="n">Came</th>
                   <th>
@@ -69,6 +71,9 @@ export default function Events(): JSX.Element {
                       </td>
                       <td data-label="Source">
                         {event.source} {event.external_id && <span class="faint mono small">{event.external_id}</span>}
+                      </td>
+                      <td data-label="Payload" class="mono small dim one-line" title={brief(event.payload, 500)}>
+                        {brief(event.payload, 60)}
                       </td>
                       <td data-label="Runs">
                         {event.runs.length === 0 ? (
@@ -96,7 +101,7 @@ export default function Events(): JSX.Element {
                     </tr>
                     {open === event.id && (
                       <tr>
-                        <td colSpan={5}>
+                        <td colSpan={6}>
                           <JsonValue value={event.payload} />
                         </td>
                       </tr>

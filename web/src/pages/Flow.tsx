@@ -32,6 +32,7 @@ export default function Flow({ id }: { id: string }): JSX.Element {
       {versions.map((one) => (
         <VersionLink key={one.id} one={one} current={workflow.id} />
       ))}
+      {found.data.runs.length > 0 && <span class="faint small">last runs</span>}
       {found.data.runs.map((run) => (
         <Link key={run.id} class="link-quiet" to={`/flow-runs/${run.id}`}>
           <Chip look={flowLook(run.status)} />

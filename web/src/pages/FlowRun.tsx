@@ -36,7 +36,7 @@ export default function FlowRun({ id }: { id: string }): JSX.Element {
               </Link>
             )}
             <span>
-              began <Ago at={run.created_at} />, <Took from={run.started_at ?? run.created_at} to={run.finished_at} />
+              began <Ago at={run.created_at} />, {run.finished_at ? "took" : "for"} <Took from={run.started_at ?? run.created_at} to={run.finished_at} />
             </span>
             <Link class="link" to={runPath(run.id)}>
               journal and timeline

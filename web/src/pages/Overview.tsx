@@ -8,12 +8,13 @@ import { StateShape } from "../components/Icon";
 import { QueueLimits } from "../components/QueueLimits";
 import { Ago } from "../components/Time";
 import { WorkerRing } from "../components/WorkerRing";
-import { quantile } from "../lib/charts";
 import { fromQuery, toQuery } from "../lib/filters";
 import { isClosed, type Tone } from "../lib/states";
 import { compact, duration, grouped, millis, percent } from "../lib/time";
 import { useResource } from "../state/live";
+import { counts } from "../state/counts";
 import { Link, setQuery, usePlace } from "../state/router";
+import { useStore } from "../state/store";
 
 const SPANS: [string, string][] = [
   ["15m", "last 15 min"],
@@ -122,6 +123,10 @@ interface Answer {
   to?: string;
 }
 
+function took(seconds: number | null): string {
+  return seconds === null ? "–" : duration(seconds);
+}
+
 /** The parts that are not zero. */
 function some(...parts: [number, string][]): string {
   return parts.flatMap(([number, word]) => (number ? [`${grouped(number)}\u00a0${word.replace(" ", "\u00a0")}`] : [])).join(" · ");
@@ -132,10 +137,9 @@ function Answers({ data, filters }: { data: Document; filters: URLSearchParams }
   const { states, needs_attention: needs } = data;
   const of = (...names: string[]): number => names.reduce((sum, name) => sum + (states[name] ?? 0), 0);
   const open = Object.entries(states).reduce((sum, [state, number]) => (isClosed(state) ? sum : sum + number), 0);
+  const everOpen = useStore(counts).open ?? 0;
   const bad = of("failed", "timed_out");
   const ended = bad + of("completed");
-  const took = data.workflows.flatMap((one) => one.last.flatMap((run) => (run.seconds === null ? [] : [run.seconds])));
-  const median = quantile(took, 0.5);
   const base = new URLSearchParams(filters);
   base.delete("kind");
   const where = (extra: string): string => new URLSearchParams([...base, ...new URLSearchParams(extra)]).toString();
@@ -150,8 +154,8 @@ function Answers({ data, filters }: { data: Document; filters: URLSearchParams }
       tone: ended && bad / ended > 0.05 ? "fail" : "",
       query: where("state=failed&state=timed_out"),
     },
-    { title: "Start to end, p50", value: median === null ? "–" : duration(median), said: took.length ? `p95 ${duration(quantile(took, 0.95) ?? 0)}` : "no run has ended yet", tone: "", query: where("") },
-    { title: "Open", value: compact(open), said: some([of("running"), "running"], [of("waiting"), "waiting"], [of("pending"), "pending"]) || "nothing is under way", tone: "", query: where("state=running&state=waiting&state=pending") },
+    { title: "Start to end, p50", value: took(data.p50), said: data.p95 === null ? "no run has ended yet" : `p95 ${took(data.p95)}`, tone: "", query: where("") },
+    { title: "Open", value: compact(open), said: some([of("running"), "running"], [of("waiting"), "waiting"], [of("pending"), "pending"], [everOpen > open ? everOpen : 0, "in all"]) || "nothing is under way", tone: "", query: where("state=running&state=waiting&state=pending") },
     {
       title: "Waiting for a worker",
       value: compact(waiting),
@@ -163,7 +167,7 @@ function Answers({ data, filters }: { data: Document; filters: URLSearchParams }
     {
       title: "Retrying",
       value: compact(needs.retrying),
-      said: needs.retrying_often ? `${grouped(needs.retrying_often)} after more than 5 failures` : "none often",
+      said: needs.retrying_often ? `${grouped(needs.retrying_often)} more than 5 times` : "none more than 5 times",
       tone: needs.retrying ? "retry" : "",
       query: "retrying=true",
     },
@@ -210,15 +214,13 @@ function Workflows({ workflows, sampled }: { workflows: WorkflowSummary[]; sampl
                 <th class="n">Open</th>
                 <th class="n">Succeeded</th>
                 <th class="n hide-s">p50</th>
-                <th class="n hide-s">Longest</th>
+                <th class="n hide-s">p95</th>
               </tr>
             </thead>
             <tbody>
               {workflows.map((one) => {
                 const ended = one.completed + one.failed;
                 const share = ended ? one.completed / ended : NaN;
-                const took = one.last.flatMap((run) => (run.seconds === null ? [] : [run.seconds]));
-                const median = quantile(took, 0.5);
                 return (
                   <tr key={`${one.kind} ${one.name}`}>
                     <td>
@@ -232,8 +234,8 @@ function Workflows({ workflows, sampled }: { workflows: WorkflowSummary[]; sampl
                     </td>
                     <td class="n">{grouped(one.open)}</td>
                     <td class={`n ${share < 0.95 ? "tone-fail strong" : ""}`}>{percent(share)}</td>
-                    <td class="n hide-s">{median === null ? "–" : duration(median)}</td>
-                    <td class="n hide-s">{took.length ? duration(Math.max(...took)) : "–"}</td>
+                    <td class="n hide-s">{took(one.p50)}</td>
+                    <td class="n hide-s">{took(one.p95)}</td>
                   </tr>
                 );
               })}

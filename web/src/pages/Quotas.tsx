@@ -72,8 +72,10 @@ export default function Quotas(): JSX.Element {
                         <div class="faint small">{NAMES[quota.name]}</div>
                       </td>
                       <td data-label="Limit" class="n">
-                        {quota.limit === null ? "none" : grouped(quota.limit)}
-                        {quota.burst !== null && <div class="faint small">{grouped(quota.burst)} at once</div>}
+                        <div>
+                          {quota.limit === null ? "none" : grouped(quota.limit)}
+                          {quota.burst !== null && <div class="faint small">{grouped(quota.burst)} at once</div>}
+                        </div>
                       </td>
                       <td data-label="Used">
                         {share === null ? (

@@ -7,7 +7,7 @@ import { Empty, Loading, Trouble } from "../components/Empty";
 import { Icon } from "../components/Icon";
 import { StateChip } from "../components/StateChip";
 import { CLOSED_STATES, runLook } from "../lib/states";
-import { grouped } from "../lib/time";
+import { duration, grouped, parseDuration } from "../lib/time";
 import { useResource } from "../state/live";
 import { may, session } from "../state/session";
 import { useStore } from "../state/store";
@@ -68,7 +68,7 @@ export default function Retention(): JSX.Element {
                     <td data-label="Workflow or job">{rule.workflow ? <b class="mono">{rule.workflow}</b> : <span class="dim">any</span>}</td>
                     <td data-label="State">{rule.state ? <StateChip state={rule.state} /> : <span class="dim">any</span>}</td>
                     <td data-label="Kept for" class="n strong">
-                      {rule.keep}
+                      {kept(rule.keep)}
                     </td>
                     <td class="n">
                       {canAct && (
@@ -127,6 +127,12 @@ export default function Retention(): JSX.Element {
 
 function inWords(rule: RetentionRule): string {
   return `${rule.state ? `${runLook(rule.state).label} ` : ""}runs${rule.workflow ? ` of ${rule.workflow}` : ""}`;
+}
+
+/** "30 d"; "forever". */
+function kept(keep: string): string {
+  const seconds = parseDuration(keep);
+  return seconds === null ? keep : duration(seconds);
 }
 
 function RuleDialog({ rule, onClose, onDone }: { rule: RetentionRule | null; onClose: () => void; onDone: () => void }): JSX.Element {

@@ -1,4 +1,4 @@
-import type { JSX } from "preact";
+import { Fragment, type JSX } from "preact";
 import { useState } from "preact/hooks";
 import { workers } from "../api/endpoints";
 import type { Worker } from "../api/types";
@@ -6,8 +6,8 @@ import { CopyId } from "../components/Copy";
 import { Empty, Loading, Trouble } from "../components/Empty";
 import { Chip } from "../components/StateChip";
 import { Ago } from "../components/Time";
-import { WorkerRing } from "../components/WorkerRing";
-import { duration, grouped } from "../lib/time";
+import { Silent, WorkerRing } from "../components/WorkerRing";
+import { grouped } from "../lib/time";
 import { useResource } from "../state/live";
 
 /** Who is working: leases, queues and code. */
@@ -40,7 +40,7 @@ export default function Workers(): JSX.Element {
                   <th>Worker</th>
                   <th>State</th>
                   <th class="n">Runs</th>
-                  <th class="n">Lease</th>
+                  <th class="n">Last beat</th>
                   <th>Host</th>
                   <th class="n">Pid</th>
                   <th>Queues</th>
@@ -62,8 +62,8 @@ export default function Workers(): JSX.Element {
                       <td data-label="Runs" class="n strong">
                         {grouped(worker.runs)}
                       </td>
-                      <td data-label="Lease" class="n">
-                        {duration(worker.lease)}
+                      <td data-label="Last beat" class="n">
+                        <Silent worker={worker} />
                       </td>
                       <td data-label="Host">{worker.host}</td>
                       <td data-label="Pid" class="n mono">
@@ -74,7 +74,7 @@ export default function Workers(): JSX.Element {
                       </td>
                       <td data-label="Code">
                         <button type="button" class="plain link" aria-expanded={open === worker.worker_id} onClick={() => setOpen(open === worker.worker_id ? null : worker.worker_id)}>
-                          {grouped(Object.keys(worker.code).length)} names
+                          {served(worker)}
                         </button>
                         {differs(worker, versions) && <span class="tries">other code than the newest</span>}
                       </td>
@@ -85,13 +85,25 @@ export default function Workers(): JSX.Element {
                     {open === worker.worker_id && (
                       <tr>
                         <td colSpan={9}>
-                          <div class="row-gap">
-                            {Object.entries(worker.code).map(([name, print]) => (
-                              <span key={name} class="tag" title={print}>
-                                {name} {print.slice(0, 7)}
-                              </span>
-                            ))}
-                          </div>
+                          <dl class="facts-list code-list">
+                            {KINDS.map(([kind, many]) => {
+                              const names = codeOf(worker, kind);
+                              return (
+                                names.length > 0 && (
+                                  <Fragment key={kind}>
+                                    <dt>{many}</dt>
+                                    <dd>
+                                      {names.map(([name, print]) => (
+                                        <span key={name} class="tag" title={kind === "workflow" ? `fingerprint of its code: ${print}` : name}>
+                                          {name} {kind === "workflow" && <span class="faint">{print.slice(0, 7)}</span>}
+                                        </span>
+                                      ))}
+                                    </dd>
+                                  </Fragment>
+                                )
+                              );
+                            })}
+                          </dl>
                         </td>
                       </tr>
                     )}
@@ -104,6 +116,31 @@ export default function Workers(): JSX.Element {
       )}
     </>
   );
+}
+
+/** Each kind of code, and several of it. */
+const KINDS = [
+  ["workflow", "workflows"],
+  ["job", "jobs"],
+  ["activity", "activities"],
+] as const;
+
+/** Names of one kind with their fingerprints; those of Batuta itself are left out. */
+function codeOf(worker: Worker, kind: string): [string, string][] {
+  const found = Object.entries(worker.code).map(([key, print]): [string, string, string] => {
+    const [, of, name] = /^(activity|job):(.*)$/s.exec(key) ?? [key, "workflow", key];
+    return [of ?? "", name ?? "", print];
+  });
+  return found.filter(([of, name]) => of === kind && !name.startsWith("batuta.")).map(([, name, print]) => [name, print]);
+}
+
+/** "6 workflows, 1 job". */
+function served(worker: Worker): string {
+  const said = KINDS.flatMap(([kind, many]) => {
+    const { length } = codeOf(worker, kind);
+    return length ? [`${grouped(length)} ${length === 1 ? kind : many}`] : [];
+  });
+  return said.slice(0, 2).join(", ") || "nothing";
 }
 
 /** The fingerprint of each name on the worker that started last. */

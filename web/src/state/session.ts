@@ -12,7 +12,6 @@ export interface Session {
   principal: { name: string; scope: Scope; namespace: string; kind: string } | null;
   namespace: string;
   version: string;
-  store?: string;
   /** Pages of the application that the dashboard is mounted in. */
   pages?: { title: string; path: string }[];
 }

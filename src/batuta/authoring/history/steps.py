@@ -106,6 +106,8 @@ class Step(Struct, kw_only=True):
     error: Failure | None = None
     to: str = ""
     """The id of the run that it went to, or that executes it."""
+    key: str = ""
+    """Of an activity: the key that each of its attempts is given, to pass on."""
     began_at: datetime
     """When it was requested; for a step that was pending when the run was forked, the original time."""
     ended_at: datetime | None = None
@@ -148,6 +150,7 @@ class Draft(Struct):
     output: Raw | UnsetType = UNSET
     error: Failure | None = None
     to: str = ""
+    key: str = ""
     answer: int | None = None
     ended: int | None = None
     tries: int = 0
@@ -257,6 +260,8 @@ class _Reader:
         self.steps: list[Draft] = []
         self.calls: dict[int, Draft] = {}
         """By the number of their command."""
+        self._key_base, self._is_elsewhere = "", False
+        """For keys of activities; whether the run itself is a call, whose key came with it."""
         self._updates: dict[str, Draft] = {}
         self._undoing: dict[int, list[int]] = {}
         """Compensations, by the child that calls them."""
@@ -267,6 +272,7 @@ class _Reader:
             step = self._add(StepKind.START, "", entry, body.value)
             if body.start is not UNSET:
                 step.name, step.delay = body.start.name, body.start.delay
+                self._key_base, self._is_elsewhere = body.start.key_base, body.start.options is not UNSET
                 step.tries = body.start.attempt if body.start.attempt > 1 else 0
         elif kind in _MESSAGES:
             self._hear(entry, body)
@@ -319,10 +325,12 @@ class _Reader:
                 undo.state, undo.answer, undo.ended = state, entry.ord, entry.at
 
     def _take_over(self, entry: Entry, body: Body, fork: Forked) -> None:
+        self._key_base = fork.key_base or self._key_base
         for step in self.steps:
             if step.state is StepState.OPEN:
                 step.since, step.base = entry.at, entry.ord
-                step.input = fork.inputs.get(step.seq, step.input)
+                if step.seq in fork.inputs:
+                    step.input, step.key = fork.inputs[step.seq], self._key(step)
             else:
                 step.kept = True
         self._add(StepKind.FORK, fork.source_id, entry, _text(body.reason)).to = fork.source_id
@@ -332,7 +340,7 @@ class _Reader:
         if kind in _CALLS:
             step = self.calls[command.seq] = self._add(_CALLS[kind], command.name, entry, command.value, command.seq)
             self._begin(step)
-            step.to = command.to
+            step.to, step.key = command.to, self._key(step)
             if kind is CommandKind.CHILD and command.name == COMPENSATE and command.value is not UNSET:
                 self._undoing[command.seq] = handed_over(command.value)
             if kind is CommandKind.TIMER and command.value is not UNSET:
@@ -357,6 +365,11 @@ class _Reader:
                 target.state, target.answer, target.ended = StepState.CANCELLED, entry.ord, entry.at
         elif kind is CommandKind.ANSWER and command.to in self._updates:
             self._answer(self._updates.pop(command.to), entry, command)
+
+    def _key(self, call: Draft) -> str:
+        if not call.is_call:
+            return ""
+        return self._key_base if self._is_elsewhere else f"{self._key_base}:{call.seq}:{call.name}"
 
     def _answer(self, update: Draft, entry: Entry, command: Command) -> None:
         update.state = StepState.DONE if command.error is UNSET else StepState.FAILED
@@ -520,6 +533,7 @@ def as_step(draft: Draft, moment: Moment) -> Step:
         output=_value(draft.output),
         error=draft.error,
         to=draft.to,
+        key=draft.key,
         began_at=as_datetime(draft.since),
         ended_at=as_datetime(draft.ended),
         tries=draft.tries or (max((row.number for row in draft.rows), default=0) if draft.is_call else 0),

@@ -35,7 +35,6 @@ export function TimelineTab({ run, timeline, now, query }: { run: RunDetail; tim
         <StepDetail
           key={chosen}
           step={step}
-          runId={run.run_id}
           onClose={() => choose(-1)}
           {...(run.kind === "workflow" && may("operator", who) && !step.kept ? { onFork: () => setForking(true) } : {})}
         />

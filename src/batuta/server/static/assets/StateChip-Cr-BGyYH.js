@@ -1,1 +1,0 @@
-import{_ as e,g as t}from"./session-CTams9hW.js";import{m as n}from"./index-DMmf7qHq.js";function r({look:n,title:r}){return e(`span`,{class:`chip ${n.tone}`,...r?{title:r}:{},children:[e(t,{tone:n.tone}),n.label]})}function i({state:t}){return e(r,{look:n(t)})}export{i as n,r as t};
