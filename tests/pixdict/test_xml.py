@@ -55,6 +55,11 @@ def test_a_message_is_the_same_after_writing_and_reading_it(message) -> None:
     assert xml.from_bytes(type(message), xml.to_bytes(message), strict=True) == message
 
 
+def test_what_xml_has_no_character_for_is_replaced() -> None:
+    written = xml.to_bytes(DirectoryRefused("BadRequest", "a\x00b\ud800c\ufffe\td").problem("c"))
+    assert xml.from_bytes(Problem, written).detail == "a\ufffdb\ufffdc\ufffd\td"
+
+
 def test_absent_fields_are_left_out_and_times_have_milliseconds() -> None:
     written = xml.to_bytes(REQUEST).decode()
     assert "Branch" not in written

@@ -6,6 +6,7 @@ element with one child for each item. Annotations of a field say what differs: `
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from pixdict.dict import problems
 SIGNATURE = "{http://www.w3.org/2000/09/xmldsig#}Signature"
 MAX_BYTES = 1024 * 1024
 """Longest document that is read."""
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Element = etree._Element
 S = TypeVar("S", bound=Struct)
@@ -226,7 +229,7 @@ def _write(element: Element, message: Struct, plan: _Plan) -> None:
         if field.place == "attribute":
             element.set(field.key, _spelled(value))
         elif field.place == "text":
-            element.text = _spelled(value)
+            _put(element, _spelled(value))
         elif field.place == "list":
             parent = etree.SubElement(element, field.tag)
             for item in value:
@@ -237,9 +240,17 @@ def _write(element: Element, message: Struct, plan: _Plan) -> None:
 
 def _write_value(element: Element, value: Any, field: _Field) -> None:
     if field.inner is None:
-        element.text = _spelled(value)
+        _put(element, _spelled(value))
     else:
         _write(element, value, field.inner)
+
+
+def _put(element: Element, text: str) -> None:
+    """A problem tells what was wrong, such as a NUL in a path: XML has no such character, not even escaped."""
+    try:
+        element.text = text
+    except ValueError:
+        element.text = _NOT_XML.sub("\ufffd", text)
 
 
 def _spelled(value: Any) -> str:

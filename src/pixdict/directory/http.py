@@ -26,8 +26,7 @@ KEEP_ALIVE = 60
 """Seconds that a connection without requests is kept; every answer tells it."""
 _GZIP_FROM = 1024
 """Bytes of an answer that is worth compressing."""
-
-
+_MOST_PARAMETERS = 100
 _PASSED_OVER = 64 * 1024 * 1024
 """Bytes of a request that is too large, which are read and thrown away."""
 
@@ -57,7 +56,12 @@ class Application:
             return
         except _Gone:
             return
-        request = _request(scope, body)
+        try:
+            request = _request(scope, body)
+        except ValueError:
+            refused = DirectoryRefused("BadRequest", f"the request has more than {_MOST_PARAMETERS} parameters")
+            await _answer(scope, send, self._service.refusal(refused))
+            return
         if request.path.startswith("/admin/"):
             await _answer(scope, send, self._admin.handle(request))
             return
@@ -138,7 +142,7 @@ def _request(scope: Scope, body: bytes) -> Request:
     return Request(
         method=scope["method"],
         path=scope["raw_path"].decode("latin-1"),
-        parameters=parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100),
+        parameters=parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_PARAMETERS),
         headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
         body=body,
     )
