@@ -17,8 +17,8 @@ from pixdict.bridge.errors import PROBLEM, Code, failure_of
 from pixdict.bridge.messages import moment, stamp, to_message, to_struct
 from pixdict.bridge.settings import BridgeSettings
 from pixdict.dict import messages
-from pixdict.dict.claims import Claim, ClaimType, ExtendedClaim, claim_violations
-from pixdict.dict.entries import Account, account_identity, account_violations, entry_violations, person_violations
+from pixdict.dict.claims import Claim, ClaimType, claim_violations, is_of_same_claimer
+from pixdict.dict.entries import Account, account_violations, entry_violations, person_violations
 from pixdict.dict.headers import END_TO_END_ID, PAYER, PAYER_ID
 from pixdict.dict.keys import KeyType, key_type_of
 from pixdict.dict.operations import OPERATIONS
@@ -186,8 +186,7 @@ class Claims(_Service, rpc.ClaimsServicer):
         found = await self._calls.call(DirectoryRequest(operation=OPERATIONS["listClaims"], query=query), until)
         listed = cast(messages.ListClaimsResponse, found)
         for claim in listed.claims:
-            same = (claim.key, _identity(claim)) == (wanted.key, _identity(wanted))
-            if same and claim.last_modified >= listed.response_time - _CLOCKS_APART:
+            if is_of_same_claimer(claim, wanted) and claim.last_modified >= listed.response_time - _CLOCKS_APART:
                 return messages.CreateClaimResponse(
                     response_time=listed.response_time, correlation_id=listed.correlation_id, claim=claim
                 )
@@ -271,11 +270,6 @@ class Reconciliation(_Service, rpc.ReconciliationServicer):
         return to_message(
             pb.GetEntryByCidResponse, await self._read("getEntryByCid", context, path={"Cid": request.cid})
         )
-
-
-def _identity(claim: Claim | ExtendedClaim) -> tuple[str, str]:
-    """Whose claim it is; times may come back less precise than they were sent."""
-    return account_identity(claim.claimer_account), claim.claimer.tax_id_number
 
 
 def participant_query(participant: str, query: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -13,8 +13,17 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from pixdict.dict.entries import Account, Moment, Person, Reason, account_violations, key_violations, person_violations
-from pixdict.dict.keys import KeyType
+from pixdict.dict.entries import (
+    Account,
+    Moment,
+    Person,
+    Reason,
+    account_identity,
+    account_violations,
+    key_violations,
+    person_violations,
+)
+from pixdict.dict.keys import KeyType, normalised
 from pixdict.dict.problems import Violation
 
 
@@ -45,6 +54,14 @@ class ExtendedClaim(Struct, frozen=True, kw_only=True, rename="pascal"):
     confirm_reason: str | None = None
     cancel_reason: str | None = None
     cancelled_by: str | None = None
+
+
+def is_of_same_claimer(claim: ExtendedClaim, wanted: Claim) -> bool:
+    """Whether a claim of the directory is this one, which may be spelled otherwise: times come back less precise, and
+    a CNPJ in capital letters."""
+    same_key = normalised(claim.key_type, claim.key) == normalised(wanted.key_type, wanted.key)
+    same_account = account_identity(claim.claimer_account) == account_identity(wanted.claimer_account)
+    return same_key and same_account and claim.claimer.tax_id_number == wanted.claimer.tax_id_number
 
 
 class ClaimType(StrEnum):

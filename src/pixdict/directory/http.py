@@ -59,8 +59,8 @@ class Application:
         try:
             request = _request(scope, body)
         except ValueError:
-            refused = DirectoryRefused("BadRequest", f"the request has more than {_MOST_PARAMETERS} parameters")
-            await _answer(scope, send, self._service.refusal(refused))
+            too_many = DirectoryRefused("BadRequest", f"the request has more than {_MOST_PARAMETERS} parameters")
+            await _answer(scope, send, self._service.refusal(too_many))
             return
         if request.path.startswith("/admin/"):
             await _answer(scope, send, self._admin.handle(request))
@@ -139,10 +139,11 @@ class Application:
 
 
 def _request(scope: Scope, body: bytes) -> Request:
+    query = scope["query_string"].decode("latin-1")
     return Request(
         method=scope["method"],
         path=scope["raw_path"].decode("latin-1"),
-        parameters=parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_PARAMETERS),
+        parameters=parse_qs(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS),
         headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
         body=body,
     )

@@ -20,7 +20,7 @@ from pixdict.dict.entries import Account, Entry, Person
 from pixdict.directory.service import Service
 from pixdict.directory.settings import DirectorySettings
 from pixdict.directory.storage import Storage
-from pixdict.errors import BridgeUnavailable, DatabaseTimeout, NotFound, Refused
+from pixdict.errors import BridgeUnavailable, DatabaseTimeout, NotFound, RateLimited, Refused
 from tests.pixdict.directory.kit import A, Answer, B, Bank, create
 
 EVERY = timedelta(hours=6)
@@ -35,6 +35,8 @@ class DirectBridge:
         """Methods whose next call does nothing and fails."""
         self.lost: list[str] = []
         """Methods whose next call is done, but fails."""
+        self.tokens: dict[str, int] = {}
+        """How many calls of a method are let in; of those that are not named, all."""
         self.calls: list[str] = []
 
     def _ask(self, operation: str, message: Struct | None = None, *, value: str = "", **parameters: Any) -> Any:
@@ -42,6 +44,10 @@ class DirectBridge:
         if operation in self.away:
             self.away.remove(operation)
             raise BridgeUnavailable("no connection")
+        if operation in self.tokens:
+            self.tokens[operation] -= 1
+            if self.tokens[operation] < 0:
+                raise RateLimited(60.0, "the bucket has no tokens")
         answer: Answer = self.bank.ask(operation, message, value=value, **parameters)
         if operation in self.lost:
             self.lost.remove(operation)

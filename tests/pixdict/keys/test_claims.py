@@ -1,6 +1,6 @@
 """Claims of both sides over weeks, in virtual time, against the real rules of the directory."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,9 +10,19 @@ import pytest
 from batuta import Handle, RunFailed, UpdateRejected
 from batuta.testing import in_virtual_time
 from bench.claims import thirty_days
-from pixdict.connect.keys import NewClaim, cancel_claim, claim_key, confirm_claim, create_entry, prove_possession
-from tests.pixdict.directory.kit import PHONE, A, account, claim, person
-from tests.pixdict.keys.kit import World, new_entry, world
+from pixdict.connect.keys import (
+    NewClaim,
+    activities,
+    cancel_claim,
+    claim_key,
+    confirm_claim,
+    create_entry,
+    prove_possession,
+)
+from pixdict.connect.keys.claims import act_on_claim
+from pixdict.connect.keys.models import ClaimAct
+from tests.pixdict.directory.kit import CNPJ, PHONE, A, account, claim, person
+from tests.pixdict.keys.kit import EVERY, World, new_entry, world
 
 MARIA = person("99988877766", "Maria Souza")
 DAY = timedelta(days=1)
@@ -152,6 +162,19 @@ async def test_a_claim_of_our_own_that_is_there_already_is_taken_and_one_of_othe
 
 
 @in_virtual_time
+async def test_a_claim_of_our_own_is_known_again_although_the_directory_spells_it_otherwise(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        precise = account(A, opening_date=datetime(2010, 1, 10, 3, 4, 5, 678_901, tzinfo=UTC))
+        wanted = claim("PORTABILITY", CNPJ, "CNPJ", at=precise, claimer=person(CNPJ, "Padaria")).claim
+        w.b.create(CNPJ, "CNPJ", at=account(w.b.ispb), owner=person(CNPJ, "Padaria"))
+        w.bridge.lost = ["createClaim"]
+        await w.env.start(claim_key, NewClaim(id="1", claim=wanted), id="claim-1")
+        await w.later(5)
+        assert w.bridge.calls == ["createClaim", "listClaims"]
+        assert await state(w) == ("OPEN", "")
+
+
+@in_virtual_time
 async def test_a_claim_that_cannot_be_stored_here_is_cancelled_there(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.database.fail("'OPEN'", 3)
@@ -250,6 +273,7 @@ async def test_a_directory_that_is_away_for_a_poll_is_asked_again_at_the_next(tm
         assert opened(w).status == "OPEN"
         await w.later(timedelta(hours=7))
         assert opened(w).status == "WAITING_RESOLUTION"
+        assert not (await w.env.client.dead_letters.list()).letters, "the next poll does what this one did not"
         assert (await (await w.env.get(f"answer-{claim_id}")).describe()).id == f"answer-{claim_id}"
 
 
@@ -296,6 +320,58 @@ async def test_a_key_that_a_claim_took_is_ours_at_once(tmp_path: Path) -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize("times", [3, 7])
+async def test_a_key_that_a_claim_took_is_ours_although_no_answer_came(tmp_path: Path, times: int) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle = await begin(w, "PORTABILITY")
+        claim_id = opened(w).id
+        w.b.act("acknowledge", claim_id)
+        w.b.act("confirm", claim_id, "USER_REQUESTED")
+        w.bridge.lost = ["completeClaim"] * times
+        assert await handle.result() == "COMPLETED"
+        row, there = await w.tables.active_entry(PHONE), w.directory.storage.entry(PHONE)
+        assert row is not None
+        assert there is not None
+        assert (row.cid, row.request_id) == (there.cid, str(there.request_id))
+
+
+@in_virtual_time
+@pytest.mark.parametrize("kind", ["silence", "person"])
+async def test_a_key_that_was_given_away_is_ours_no_more_although_no_answer_came(tmp_path: Path, kind: str) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle, claim_id = await asked(w, "OWNERSHIP")
+        w.bridge.lost = ["confirmClaim"] * 3
+        if kind == "person":
+            await handle.signal(act_on_claim, ClaimAct(action="confirm"))
+        await w.later(8 * DAY)
+        assert opened(w).status == "CONFIRMED"
+        assert await w.status() == "TRANSFERRED"
+        await w.later(7 * DAY)
+        w.b.act("complete", claim_id)
+        assert await handle.result() == "COMPLETED"
+
+
+@in_virtual_time
+async def test_a_key_that_moves_within_our_institution_belongs_to_its_new_owner(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        await w.env.run(create_entry, new_entry())
+        wanted = claim("OWNERSHIP", at=account(A, "99"), claimer=MARIA).claim
+        claiming = await w.env.start(claim_key, NewClaim(id="1", claim=wanted), id="claim-1")
+        await w.later(DAY)
+        found = w.directory.storage.unfinished_claim(PHONE)
+        assert found is not None
+        answering = await w.env.get(f"answer-{found.claim.id}")
+        await claiming.signal(prove_possession)
+        assert await answering.update(confirm_claim, "USER_REQUESTED") == "CONFIRMED"
+        assert await claiming.result() == "COMPLETED"
+        assert await answering.result() == "COMPLETED"
+        assert await w.status() == "TRANSFERRED"
+        row = await w.tables.active_entry(PHONE)
+        assert row is not None
+        assert row.entry.owner == MARIA
+
+
+@in_virtual_time
 async def test_a_duty_that_a_change_has_overtaken_ends_with_the_claim(tmp_path: Path) -> None:
     async with world(tmp_path, polls=True) as w:
         await w.env.run(create_entry, new_entry(), id="create-e-1")
@@ -338,6 +414,47 @@ async def test_a_claim_whose_run_was_ended_from_outside_does_not_keep_others_fro
         second = w.b.claim("PORTABILITY", "+5511900000002").message.claim.id
         await w.later(DAY)
         assert await state(w, f"donor-{second}") == ("WAITING_RESOLUTION", "")
+
+
+async def claimed(w: World, number: int) -> None:
+    """A key of ours that B claims."""
+    key, owner = f"+55119000000{number:02}", person(f"{number:011}", "Ana")
+    await w.env.run(create_entry, new_entry(f"e-{number}", key, owner=owner, at=account(A, str(number))))
+    w.b.claim("PORTABILITY", key, at=account(w.b.ispb, str(number)), claimer=owner)
+
+
+async def acknowledged(w: World) -> int:
+    return len([row for row in await w.tables.claims() if row.status == "WAITING_RESOLUTION"])
+
+
+@in_virtual_time
+async def test_a_long_list_of_claims_is_read_in_several_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activities, "_PAGE", 2)
+    async with world(tmp_path, polls=True) as w:
+        for number in range(9):
+            await claimed(w, number)
+            await w.later(120)
+        for _ in range(6):
+            w.bridge.tokens["listClaims"] = 3
+            await w.later(EVERY)
+        assert await acknowledged(w) == 9
+        assert not (await w.env.client.dead_letters.list()).letters
+
+
+@in_virtual_time
+async def test_more_claims_of_one_moment_than_a_page_has_do_not_keep_later_ones_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities, "_PAGE", 2)
+    async with world(tmp_path, polls=True) as w:
+        for number in range(3):
+            await claimed(w, number)
+        await w.later(120)
+        await claimed(w, 3)
+        await w.later(2 * EVERY)
+        last = w.directory.storage.unfinished_claim("+5511900000003")
+        assert last is not None
+        assert await state(w, f"donor-{last.claim.id}") == ("WAITING_RESOLUTION", "")
 
 
 def test_thirty_days_of_a_claim_pass_in_virtual_time_with_doubles_alone() -> None:

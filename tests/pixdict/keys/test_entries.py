@@ -1,5 +1,6 @@
 """Keys: created, changed and removed at the directory and in our own table, or in neither."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,35 @@ async def test_a_directory_that_stays_away_leaves_the_entry_pending_and_a_dead_l
         assert await w.status() == "ACTIVE"
         counts = w.directory.storage.counts()
         assert (counts["entries"], counts["cid_events"]) == (1, 1), "the same request id"
+
+
+@in_virtual_time
+async def test_a_bucket_without_tokens_uses_up_no_attempt(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.bridge.tokens["createEntry"] = 0
+        handle = await w.env.start(create_entry, new_entry(), id="create-1")
+        began = w.env.now
+        await w.later(10 * 60)
+        assert await w.status() == "PENDING"
+        assert 9 <= len(w.bridge.calls) <= 11, "once a minute, as the directory says"
+        w.bridge.tokens.clear()
+        assert await handle.result() == PHONE
+        assert w.env.now - began < timedelta(minutes=12)
+        assert not w.alerts
+
+
+@in_virtual_time
+async def test_a_directory_that_is_busy_when_a_key_is_undone_is_asked_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.database.fail("key_value = ?, cid", 3)
+        w.bridge.tokens["deleteEntry"] = 0
+        handle = await w.env.start(create_entry, new_entry(), id="create-1")
+        await w.later(5 * 60)
+        w.bridge.tokens.clear()
+        with pytest.raises(RunFailed, match="Failed to create entry"):
+            await handle.result()
+        assert w.directory.storage.counts()["entries"] == 0
+        assert not (await w.env.client.dead_letters.list()).letters
 
 
 @in_virtual_time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
@@ -30,7 +31,7 @@ from pixdict.connect.keys.requests import EVENTS, RESPONSES, Response
 from pixdict.connect.keys.tables import ChangedTables, KeyTables
 from pixdict.dict import messages
 from pixdict.dict.cids import cid_of
-from pixdict.dict.claims import UNFINISHED, Claim, ExtendedClaim, Role
+from pixdict.dict.claims import UNFINISHED, Claim, ExtendedClaim, Role, is_of_same_claimer
 from pixdict.dict.entries import Account, Entry, ExtendedEntry, Person
 from pixdict.errors import (
     BridgeError,
@@ -43,6 +44,8 @@ from pixdict.errors import (
     Refused,
 )
 
+log = logging.getLogger("pixdict.connect")
+
 T = TypeVar("T")
 
 BACEN = breaker(BREAKER, watch=True)
@@ -53,9 +56,12 @@ BRIDGE = Retry(
     factor=2.0,
     longest=30.0,
     jitter=0.0,
-    never=[InvalidArgument, NotFound, AttemptsExhausted, CircuitOpen],
+    never=[InvalidArgument, NotFound, AttemptsExhausted, CircuitOpen, RateLimited],
 )
-"""How long to wait between attempts. `KeyActivities(attempts=...)` says how many there are."""
+"""How long to wait between attempts. `KeyActivities(attempts=...)` says how many there are. What the Bridge did not let
+in is no attempt: the workflow calls again, see `once_open`."""
+UNDO = Retry(attempts=10, first=1.0, factor=2.0, longest=60.0, jitter=0.0)
+"""The same for a compensation, which no workflow calls again."""
 DATABASE = Retry(
     attempts=3, first=0.5, factor=2.0, longest=10.0, jitter=0.0, never=[InvalidArgument, ConstraintViolation]
 )
@@ -65,6 +71,7 @@ CALL = 120.0
 """Seconds of one attempt. The client of the Bridge has a shorter deadline of its own, `BridgeClient(timeout=...)`."""
 _BEFORE = timedelta(minutes=1)
 """Lists are read again from a little earlier: the directory's clock is not ours."""
+_SHORTEST = timedelta(milliseconds=1)
 _PAGE = 200
 
 
@@ -177,7 +184,7 @@ class KeyActivities:
             return await call
         except CircuitOpen:
             raise
-        except (BridgeUnavailable, BridgeError, RateLimited) as error:
+        except (BridgeUnavailable, BridgeError) as error:
             attempt = activity_info().attempt
             if attempt < self._attempts:
                 raise
@@ -284,10 +291,14 @@ class KeyActivities:
         return row
 
     @activity(retry=DATABASE)
-    async def give_away(self, key: str) -> None:
-        """Our own entry of a key that a claim took."""
-        row = await self._tables.active_entry(key)
-        if row is not None:
+    async def give_away(self, claim: ExtendedClaim) -> None:
+        """Our own entry of a key that a claim took. That of the claimer stays, who may be a customer of ours, too."""
+        row = await self._tables.active_entry(claim.key)
+        if row is None:
+            return
+        account, owner = row.entry.account, row.entry.owner
+        taken = (claim.claimer_account.participant, claim.claimer.tax_id_number)
+        if (account.participant, owner.tax_id_number) != taken:
             await self._tables.set_entry_status(row.id, EntryStatus.TRANSFERRED)
 
     # Claims
@@ -323,8 +334,7 @@ class KeyActivities:
                 is_claimer=True, status=sorted(UNFINISHED), modified_after=since, limit=_PAGE
             )
             for claim in page.claims:
-                asked = (claim.type, claim.key, claim.claimer_account, claim.claimer)
-                if asked == (wanted.type, wanted.key, wanted.claimer_account, wanted.claimer):
+                if claim.type == wanted.type and is_of_same_claimer(claim, wanted):
                     return claim
             if not page.has_more_elements or not page.claims or page.claims[-1].last_modified == since:
                 return None
@@ -413,19 +423,21 @@ class KeyActivities:
     async def _poll(self) -> int:
         if self._deliver is None:
             raise InvalidArgument("these activities were made without deliver=")
-        known = await self._tables.polled_until("claims")
-        since, count = known, 0
+        since, count = await self._tables.polled_until("claims"), 0
         while True:
             page = await self._bridge.list_claims(modified_after=since, limit=_PAGE)
             for claim in page.claims:
                 count += await self._hand_over(claim)
-            newest = page.claims[-1].last_modified if page.claims else since
-            if not page.has_more_elements or newest == since:
-                break
-            since = newest
-        if newest is not None:
+            if not page.claims:
+                return count
+            newest = page.claims[-1].last_modified
             await self._tables.set_polled_until("claims", (newest - _BEFORE).astimezone(UTC))
-        return count
+            if not page.has_more_elements:
+                return count
+            if newest == since:
+                log.error("more than %d claims changed at %s: only these are known", _PAGE, newest)
+                newest += _SHORTEST
+            since = newest
 
     async def _hand_over(self, claim: ExtendedClaim) -> int:
         assert self._deliver is not None  # noqa: S101 - checked by the caller

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from batuta import Signal, Update, handlers_done, logger, now, saga, uuid, wait_until, workflow
-from pixdict.connect.keys.activities import KeyActivities
+from pixdict.connect.keys.activities import UNDO, KeyActivities
 from pixdict.connect.keys.entries import REFUSED, once_open
 from pixdict.connect.keys.models import COMPENSATED, AttemptsExhausted, ClaimAct, Compensated, How, NewClaim
 from pixdict.dict.claims import POSSESSION_PERIOD, Claim, ClaimStatus, ClaimType, ExtendedClaim, Role
@@ -41,6 +43,7 @@ class _Watched:
         self.id, self._claim = id, claim
         self.version = 0
         self._is_overdue = False
+        self.is_given_away = False
         claim_changed.handle(self.take)
 
         def may_end(_: str) -> None:
@@ -99,8 +102,14 @@ class _Watched:
         await wait_until(lambda: self.claim.status != ClaimStatus.OPEN)  # until it is acknowledged
         request_id = uuid()
         claim = await once_open(lambda: KeyActivities.confirm(self.claim.id, reason, request_id))
-        await KeyActivities.give_away(claim.key)
+        await self.give_away(claim)
         return await self.keep(claim)
+
+    async def give_away(self, claim: ExtendedClaim) -> None:
+        """Our own entry, which the directory has removed: also when our confirmation got no answer."""
+        if not self.is_given_away:
+            await KeyActivities.give_away(claim)
+            self.is_given_away = True
 
     async def due(self, act: Callable[[], Awaitable[object]]) -> None:
         """Do what the directory's rules want of us by now. It is not given up: after a refusal, which may come of a
@@ -157,11 +166,13 @@ async def claim_key(new: NewClaim) -> str:
     begun = now()
     limit = begun + POSSESSION_PERIOD + MARGIN
     reminders = [begun + after for after in CLAIMER_REMINDERS]
+    completion_id: UUID | None = None
     while watched.claim.status not in ENDED:
         claim = watched.claim
         completion = begun if claim.completion_period_end is None else claim.completion_period_end + MARGIN
         if proved and claim.status == ClaimStatus.CONFIRMED and now() >= completion:
-            await watched.due(lambda: _complete(watched))
+            completion_id = completion_id or uuid()  # the same one for every call: the new entry's CID is made of it
+            await watched.due(functools.partial(_complete, watched, completion_id))
         elif not proved and now() >= limit:
             await watched.due(lambda: watched.cancel(Reason.DEFAULT_OPERATION))
         elif not proved and reminders and now() >= reminders[0]:
@@ -172,6 +183,8 @@ async def claim_key(new: NewClaim) -> str:
             times += [limit, *reminders[:1]] if not proved else []
             await watched.changes_until(min(times, default=now() + POSSESSION_PERIOD))
     await handlers_done()
+    if watched.claim.status == ClaimStatus.COMPLETED and completion_id is not None:
+        await KeyActivities.take_key(watched.claim, completion_id)
     await KeyActivities.store_claim(new.id, watched.claim)
     return watched.claim.status
 
@@ -192,19 +205,16 @@ async def _opened(new: NewClaim) -> ExtendedClaim:
     try:
         async with saga() as undo:
             undo(KeyActivities.fail_claim, new.id, COMPENSATED, new.asked, How.UNDONE)
-            undo(KeyActivities.cancel, claim.id, Reason.USER_REQUESTED, undo_id)
+            undo(KeyActivities.cancel.with_options(retry=UNDO), claim.id, Reason.USER_REQUESTED, undo_id)
             await KeyActivities.store_claim(new.id, claim, new.asked)
     except (DatabaseTimeout, ConstraintViolation) as error:
         raise Compensated(COMPENSATED) from error
     return claim
 
 
-async def _complete(watched: _Watched) -> None:
-    """The key is ours: there, and in our own table."""
-    request_id = uuid()
-    claim = await once_open(lambda: KeyActivities.complete(watched.claim.id, request_id))
-    await KeyActivities.take_key(claim, request_id)
-    await watched.keep(claim)
+async def _complete(watched: _Watched, request_id: UUID) -> None:
+    """The key is ours, there. In our own table it is at the end, also when the answer was lost."""
+    watched.take(await once_open(lambda: KeyActivities.complete(watched.claim.id, request_id)))
 
 
 @workflow(fails=REFUSED)
@@ -231,6 +241,7 @@ async def answer_claim(claim: ExtendedClaim) -> str:
         if watched.claim.status == ClaimStatus.OPEN:
             await watched.due(lambda: _acknowledge(watched))
         elif watched.claim.status == ClaimStatus.CONFIRMED:
+            await watched.give_away(watched.claim)
             await watched.changes_until(begun + 2 * POSSESSION_PERIOD)
         elif now() >= silence:
             await watched.due(lambda: _by_silence(watched))
@@ -240,6 +251,8 @@ async def answer_claim(claim: ExtendedClaim) -> str:
         else:
             await watched.changes_until(min([silence, *reminders[:1]]))
     await handlers_done()
+    if watched.claim.status == ClaimStatus.COMPLETED:
+        await watched.give_away(watched.claim)
     await KeyActivities.store_claim(id, watched.claim)
     return watched.claim.status
 

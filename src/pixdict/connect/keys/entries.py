@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from batuta import logger, saga, uuid, workflow
-from pixdict.connect.keys.activities import FOR_EVER, KeyActivities
+from pixdict.connect.keys.activities import FOR_EVER, UNDO, KeyActivities
 from pixdict.connect.keys.models import (
     COMPENSATED_ENTRY,
     NO_REQUEST,
@@ -22,7 +22,7 @@ from pixdict.connect.keys.models import (
     How,
     NewEntry,
 )
-from pixdict.errors import CircuitOpen, ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound
+from pixdict.errors import CircuitOpen, ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound, RateLimited
 
 REFUSED = [InvalidArgument, NotFound, EntryNotActive]
 """Errors that are answers: such a run is no dead letter."""
@@ -34,15 +34,19 @@ T = TypeVar("T")
 
 
 async def once_open(call: Callable[[], Awaitable[T]]) -> T:
-    """The result of a call of the Bridge. One that came just as the breaker opened is made again, at its gate."""
+    """The result of a call of the Bridge. One that it did not let in is made again: at the gate of the breaker, or when
+    the bucket has tokens."""
     pause = _FIRST_PAUSE
     while True:
         try:
             return await call()
         except CircuitOpen as error:
             logger.info("again, once the breaker lets calls in: %s", error)
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+            wait, pause = pause, min(2 * pause, _LONGEST_PAUSE)
+        except RateLimited as error:
+            logger.info("again in %.0f s, when the bucket has tokens: %s", error.seconds, error)
+            wait = max(error.seconds, _FIRST_PAUSE)
+        await asyncio.sleep(wait)
 
 
 @workflow(fails=[*REFUSED, Compensated])
@@ -70,7 +74,7 @@ async def create_entry(new: NewEntry) -> str:
                 KeyActivities.set_entry_status,
                 *(new.id, EntryStatus.FAILED, COMPENSATED_ENTRY, new.asked, How.UNDONE),
             )
-            undo(KeyActivities.unregister, made.key, "RECONCILIATION", undo_id)
+            undo(KeyActivities.unregister.with_options(retry=UNDO), made.key, "RECONCILIATION", undo_id)
             await KeyActivities.store_entry(new.id, made, request_id, new.asked, "entry.created")
     except AFTERWARDS as error:
         raise Compensated(COMPENSATED_ENTRY) from error
@@ -94,7 +98,7 @@ async def update_entry(id: str, change: EntryChange, asked: Asked = NO_REQUEST) 
     try:
         async with saga() as undo:
             undo(KeyActivities.set_entry_status, id, EntryStatus.ACTIVE, "", asked, How.UNDONE)
-            undo(KeyActivities.change, changed.key, old, undo_id)
+            undo(KeyActivities.change.with_options(retry=UNDO), changed.key, old, undo_id)
             await KeyActivities.store_entry(id, changed, UUID(before.request_id), asked)
     except AFTERWARDS as error:
         raise Compensated(COMPENSATED_ENTRY.replace("create", "update")) from error

@@ -8,12 +8,13 @@ from datetime import timedelta
 from batuta import Batuta, RunClosed, Schedule, UnknownRun, every, workflow
 from pixdict.connect.keys.activities import Deliver, KeyActivities
 from pixdict.connect.keys.claims import ENDED, answer_claim, claim_changed
+from pixdict.connect.keys.models import AttemptsExhausted
 from pixdict.dict.claims import ClaimStatus, ExtendedClaim, Role
-from pixdict.errors import BridgeError, BridgeUnavailable, DatabaseTimeout, InvalidArgument, NotFound, RateLimited
+from pixdict.errors import PASSING
 
 log = logging.getLogger("pixdict.connect")
 
-EXPECTED = [BridgeUnavailable, BridgeError, DatabaseTimeout, InvalidArgument, NotFound, RateLimited]
+EXPECTED = [*PASSING, AttemptsExhausted]
 """Errors that end one poll. The next slot makes the next one, so they are no dead letters."""
 
 
