@@ -23,6 +23,8 @@ from pixdict.readings import LookUp, PolicyReading
 
 S = TypeVar("S", bound=Struct)
 
+_RECONNECT = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000)]
+"""gRPC's own limit is two minutes: for so long calls would fail although the Bridge is back."""
 TIMEOUT = 20.0
 """Seconds of a call: three attempts of 5 s, and the waits between them."""
 
@@ -33,7 +35,7 @@ class BridgeClient:
 
     def __init__(self, address: str, *, timeout: float = TIMEOUT) -> None:
         self._timeout = timeout
-        self.channel = grpc.aio.insecure_channel(address)
+        self.channel = grpc.aio.insecure_channel(address, options=_RECONNECT)
         self._limits: Any = rpc.RateLimitsStub(self.channel)
         self._entries: Any = rpc.EntriesStub(self.channel)
         self._claims: Any = rpc.ClaimsStub(self.channel)

@@ -21,6 +21,7 @@ from pixdict.core.requests import (
 from pixdict.core.service import Core
 from pixdict.core.views import ActBody, ClaimAnswer, ClaimList, ClaimView, CreateClaimBody, cursor_of
 from pixdict.dict.claims import CLAIM_REASONS, ClaimType, Role, claim_violations
+from pixdict.dict.keys import normalised_key
 from pixdict.dict.problems import Violation
 
 
@@ -49,10 +50,10 @@ class Claims:
         refuse_others(core, claim.claimer_account.participant)
         key = key_of(call, body.idempotency_key)
         await core.admit("CreateClaim")
-        id = core.new_id(caller_of(call), key)
 
         async def work() -> Answer:
             await core.check_breaker()
+            id = await core.new_id("dict_claims", caller_of(call), key)
             outcome = await core.create_claim(id, claim, call.trace_id)
             return self._answer(call, id, 201, outcome, "PENDING")
 
@@ -68,7 +69,7 @@ class Claims:
     async def list(self, call: Call) -> Answer:
         """The newest first."""
         query: ClaimsQuery = call.query
-        found = await self._core.claims(status=query.status, side=query.side, key=query.key_value, **before_of(query))
+        found = await self._core.claims(status=query.status, side=query.side, key=normalised_key(query.key_value), **before_of(query))
         rows = found.value
         listed = ClaimList(claims=[ClaimView.of(row) for row in rows], cursor=cursor_of(rows, query.limit))
         return Answer(body=listed, headers=found.headers)

@@ -58,10 +58,10 @@ class Keys:
         refuse_others(core, entry.account.participant)
         key = key_of(call, body.idempotency_key)
         await core.admit("CreateEntry")
-        id = core.new_id(caller_of(call), key)
 
         async def work() -> Answer:
             await core.check_breaker()
+            id = await core.new_id("dict_entries", caller_of(call), key)
             outcome = await core.create_entry(id, entry, body.reason, call.trace_id)
             return self._answer(call, id, 201, outcome, EntryStatus.PENDING)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
 from batuta import Batuta, BreakerOpen
 from batuta.bus import Message
+from batuta.clock import SystemClock, as_datetime
 from batuta.errors import StoreUnavailable
 from batuta.ids import new_secret
 from batuta.resilience import breaker
@@ -66,6 +68,7 @@ class Core:
         self.lookups = None if caches is None else caches.lookups
         if caches is not None and tables.watch is None:
             tables.watch = caches.rows(tables)
+        self._clock = SystemClock()
         self.waiters = Waiters(tables, settings.poll)
         self.once = Idempotency(
             client.namespace.requests,
@@ -108,9 +111,18 @@ class Core:
 
     # -- entries
 
-    def new_id(self, caller: str, key: str) -> str:
-        """Of an entry or claim. With an idempotency key the same one, also after a death of the process."""
-        return str(uuid5(_IDS, f"{caller}\0{key}") if key else UUID(bytes=new_secret(16), version=4))
+    async def new_id(self, table: Table, caller: str, key: str) -> str:
+        """Of an entry or claim. With an idempotency key the same one for as long as its answer is kept, also after a
+        death of the process."""
+        if not key:
+            return str(UUID(bytes=new_secret(16), version=4))
+        id = uuid5(_IDS, f"{caller}\0{key}")
+        read: Callable[[str], Awaitable[EntryRow | ClaimRow | None]]
+        read = self.tables.entry if table == "dict_entries" else self.tables.claim
+        since = as_datetime(self._clock.now()) - timedelta(seconds=self.settings.keep)
+        while (row := await read(str(id))) is not None and row.created_at is not None and row.created_at < since:
+            id = uuid5(_IDS, str(id))  # the key is free again
+        return str(id)
 
     async def create_entry(self, id: str, entry: Entry, reason: str, trace_id: str) -> Outcome | None:
         """How the creation ended; None: it has not yet. An entry of that id which is there already is waited for.
@@ -124,11 +136,13 @@ class Core:
 
         async def there() -> Outcome | None:
             found = await self.tables.entry(id)
-            if found is not None and found.request == asked.request:
-                if found.status != EntryStatus.ACTIVE and found.entry != entry:
-                    raise _reused(id)
+            if found is None:
+                return None
+            if not _asks_for(entry, found):
+                raise _reused(id)
+            if found.request == asked.request:
                 return found.outcome
-            return None if found is None else Outcome(request=asked.request, how=How.DONE, status=found.status)
+            return Outcome(request=asked.request, how=How.DONE, status=found.status)
 
         return await self._ask("dict_entries", id, CreateEntry(new=new), lambda tables: tables.insert_entry(row), there)
 
@@ -246,6 +260,14 @@ class Core:
     async def claims(self, **wanted: Any) -> Reading[list[CachedClaim]]:
         """The newest first."""
         return await self._reads.claims(**wanted)
+
+
+def _asks_for(entry: Entry, row: EntryRow) -> bool:
+    """Whether a row came of a request for that entry. Its account and names may have been changed since, and the
+    directory made its key if it is a random one."""
+    if row.status in (EntryStatus.PENDING, EntryStatus.FAILED):
+        return row.entry == entry
+    return row.entry.key_type == entry.key_type and entry.key in (None, row.entry.key)
 
 
 def _reused(id: str) -> Exception:

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from pixdict.caches import CachedClaim, CachedEntry
 from pixdict.dict.claims import Claim
 from pixdict.dict.entries import Account, Entry, Moment, Person
+from pixdict.dict.keys import normalised
 
 Key = Annotated[str, Meta(max_length=200)] | None
 """An idempotency key in a body."""
@@ -60,9 +61,8 @@ class CreateKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     idempotency_key: Key = None
 
     def entry(self) -> Entry:
-        return Entry(
-            key=self.key_value, key_type=self.key_type, account=self.account.account(), owner=self.owner.person()
-        )
+        key = None if self.key_value is None else normalised(self.key_type, self.key_value)
+        return Entry(key=key, key_type=self.key_type, account=self.account.account(), owner=self.owner.person())
 
 
 class UpdateKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +87,7 @@ class CreateClaimBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def claim(self) -> Claim:
         return Claim(
             type=self.type,
-            key=self.key_value,
+            key=normalised(self.key_type, self.key_value),
             key_type=self.key_type,
             claimer_account=self.account.account(),
             claimer=self.claimer.person(),

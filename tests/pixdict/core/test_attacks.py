@@ -23,6 +23,37 @@ async def test_of_two_requests_with_one_key_at_once_one_is_carried_out(stand, ur
         assert s.asked() == [201]
 
 
+async def test_an_idempotency_key_is_free_again_when_its_answer_is_not_kept_any_more(stand, sqlite_url, tmp_path):
+    async with stand(sqlite_url, tmp_path, settings=settings(keep=0.2)) as s:
+        first = await s.create(key(), Idempotency_Key="k")
+
+        async def free():
+            said = await s.create(key(OTHER), Idempotency_Key="k")
+            return said.status == 201 and said
+
+        second = await eventually(free)
+        assert second.body["entry_id"] != first.body["entry_id"]
+        rows = await s.tables.entries()
+        assert {(row.entry.key, row.status) for row in rows} == {(PHONE, "ACTIVE"), (OTHER, "ACTIVE")}
+
+
+async def test_a_row_without_its_kept_answer_is_taken_for_the_same_request_alone(stand, sqlite_url, tmp_path):
+    async def answers_are_lost():
+        for one in await requests.list_requests("", 10):
+            await requests.clear_request(one.key)
+
+    async with stand(sqlite_url, tmp_path) as s:
+        requests = s.client.namespace.requests
+        first = await s.create(key(), Idempotency_Key="k")
+        await answers_are_lost()
+        other = await s.create(key(OTHER), Idempotency_Key="k")
+        assert (other.status, other.body["error"]) == (409, "Idempotency key conflict")
+        await answers_are_lost()
+        again = await s.create(key(), Idempotency_Key="k")
+        assert (again.status, again.body) == (201, first.body)
+        assert s.asked() == [201]
+
+
 async def test_one_key_of_two_callers_is_two_keys(stand, sqlite_url, tmp_path):
     async with stand(sqlite_url, tmp_path) as s:
         callers = [await s.client.api_keys.create(name, "operator") for name in ("one", "two")]

@@ -180,6 +180,15 @@ async def test_a_deleted_key_is_gone_from_both(tmp_path: Path) -> None:
 
 
 @in_virtual_time
+async def test_a_key_that_the_directory_has_not_is_deleted(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await created(w)
+        w.a.delete(PHONE)  # by an attempt before a crash
+        await w.env.run(delete_entry, "e-1")
+        assert await w.status() == "DELETED"
+
+
+@in_virtual_time
 async def test_a_deletion_goes_on_until_our_own_table_has_it(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await created(w)

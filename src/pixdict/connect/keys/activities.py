@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
@@ -220,12 +221,10 @@ class KeyActivities:
 
     @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def unregister(self, key: str, reason: str, request_id: UUID) -> None:
-        """Remove the entry from the directory; it may be gone already."""
-        try:
+        """Remove the entry from the directory. One that is not there is removed: perhaps by an attempt before a crash,
+        which does not count as one."""
+        with suppress(NotFound):
             await self._ask(self._bridge.delete_entry(key, reason=reason, request_id=request_id))
-        except NotFound:
-            if activity_info().attempt == 1 and reason != "RECONCILIATION":
-                raise
 
     @activity(retry=BRIDGE, timeout=CALL, gates=[BACEN])
     async def change(self, key: str, change: EntryChange, request_id: UUID) -> ExtendedEntry:
