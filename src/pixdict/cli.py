@@ -13,6 +13,21 @@ def root() -> None:
     """Run the parts of pixdict, a connector to the Pix key directory (DICT)."""
 
 
+def _tls(whose: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options of those who show a certificate."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in (
+            click.option("--tls-trusted", help=f"{whose}A PEM file, of certificates that the other side may show."),
+            click.option("--tls-certificate", help=f"{whose}A PEM file, of that key."),
+            click.option("--tls-key", help=f"{whose}A PEM file. Both sides show a certificate then (mutual TLS)."),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
 @root.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=16522, show_default=True, help="0 chooses a free one.")
@@ -22,14 +37,15 @@ def root() -> None:
 @click.option("--certificate", "certificates", multiple=True, help="An ISPB and a PEM file: 12345678=cert.pem.")
 @click.option("--refill", type=click.Choice(["stepped", "continuous"]), default="stepped", show_default=True)
 @click.option("--check-digits", is_flag=True, help="Refuse a CPF or CNPJ with wrong check digits.")
-def directory(**options: Any) -> None:
+@_tls()
+def directory(tls_key: str | None, tls_certificate: str | None, tls_trusted: str | None, **options: Any) -> None:
     """Run a simulator of the central bank's directory.
 
     It keeps everything in its file: killed and started again, it goes on. Its knobs are at /admin/v1/.
     """
-    from pixdict.directory.command import run
+    from pixdict.directory.command import run, tls_of
 
-    run(**options)
+    run(**options, tls=tls_of(tls_key, tls_certificate, tls_trusted))
 
 
 def _servers(command: Callable[..., None]) -> Callable[..., None]:
@@ -114,6 +130,7 @@ def scenarios(names: tuple[str, ...], play_all: bool, **options: Any) -> None:
 @click.option("--key", help="bridge: a PEM file, to sign with.")
 @click.option("--certificate", help="bridge: a PEM file, of that key.")
 @click.option("--directory-certificate", help="bridge: a PEM file, to verify answers with.")
+@_tls("bridge, directory: ")
 @click.option("--bridge", default="127.0.0.1:50051", show_default=True, help="connect, core: where the Bridge listens.")
 @click.option("--database", default="sqlite:///pixdict.db", show_default=True,
               help="connect: for the tables of monitor and reconciliation.")  # fmt: skip

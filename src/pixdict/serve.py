@@ -28,6 +28,7 @@ from pixdict.connect.monitor import metrics
 from pixdict.connect.worker import connect_workers
 from pixdict.core import Core, CoreSettings, core_worker, serve_core
 from pixdict.dict.signatures import Signer
+from pixdict.dict.tls import Tls
 from pixdict.redaction import REDACTOR
 
 LISTEN = {"bridge": "127.0.0.1:50051", "core": "127.0.0.1:8290", "directory": "127.0.0.1:16522"}
@@ -60,6 +61,9 @@ class Options(Struct, frozen=True, kw_only=True):
     key: str | None = None
     certificate: str | None = None
     directory_certificate: str | None = None
+    tls_key: str | None = None
+    tls_certificate: str | None = None
+    tls_trusted: str | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -76,7 +80,7 @@ def run(options: Options) -> None:
         from pixdict.directory.command import run as simulate
 
         host, port = options.address
-        return simulate(host, port, options.path, (), "off", (), "stepped", check_digits=False)
+        return simulate(host, port, options.path, (), "off", (), "stepped", check_digits=False, tls=_tls(options))
     role = {"bridge": _bridge, "connect": _connect, "core": _core}[options.role]
     with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
         return runner.run(role(options))
@@ -100,6 +104,7 @@ async def _bridge(options: Options) -> None:
         open_for=options.open_for,
         signer=_signer(options),
         trusted=_certificate(options.directory_certificate),
+        tls=_tls(options),
     )
     async with AsyncExitStack() as stack:
         client, caches, _ = await _opened(stack, options)
@@ -229,6 +234,12 @@ def _signer(options: Options) -> Signer | None:
         return Signer.of_pem(Path(options.key).read_bytes(), Path(options.certificate).read_bytes())
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--key, --certificate: {error}") from None
+
+
+def _tls(options: Options) -> Tls | None:
+    from pixdict.directory.command import tls_of
+
+    return tls_of(options.tls_key, options.tls_certificate, options.tls_trusted)
 
 
 def _certificate(path: str | None) -> x509.Certificate | None:

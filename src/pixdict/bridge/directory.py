@@ -47,7 +47,10 @@ class DirectoryClient:
         self._settings = settings
         self._base = settings.directory.rstrip("/")
         self._pool = httpcore2.AsyncConnectionPool(
-            max_connections=settings.connections, max_keepalive_connections=settings.connections, keepalive_expiry=60.0
+            max_connections=settings.connections,
+            max_keepalive_connections=settings.connections,
+            keepalive_expiry=60.0,
+            ssl_context=None if settings.tls is None else settings.tls.client_context(),
         )
 
     async def __aenter__(self) -> Self:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from pixdict.dict.buckets import Refill
 from pixdict.dict.headers import ISPB
 from pixdict.dict.signatures import Signer
+from pixdict.dict.tls import Tls
 from pixdict.errors import InvalidArgument
 
 _MOST_BRIDGES = 5
@@ -49,6 +50,8 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
     thresholds: Thresholds = Thresholds()
     by_policy: Mapping[str, Thresholds] = {}
     """Other thresholds for some policies."""
+    tls: Tls | None = None
+    """The certificate that is shown to the directory, and which of its certificates are trusted."""
     signer: Signer | None = None
     """With it, writes are signed."""
     trusted: Certificate | None = None
@@ -59,6 +62,10 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
             raise InvalidArgument(f"participant {self.participant!r} is not an ISPB: eight letters or digits")
         if not self.directory.startswith(("http://", "https://")):
             raise InvalidArgument(f"directory {self.directory!r} must begin with http:// or https://")
+        if self.tls is not None and not self.directory.startswith("https://"):
+            raise InvalidArgument(
+                f"directory {self.directory!r} must begin with https://: a certificate is shown there"
+            )
         if not 1 <= self.bridges <= _MOST_BRIDGES:
             why = "a look-up may cost 20 of the 100 tokens of a payer"
             raise InvalidArgument(f"bridges={self.bridges}: 1 to {_MOST_BRIDGES} can share a participant, for {why}")

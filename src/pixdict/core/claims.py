@@ -69,7 +69,9 @@ class Claims:
     async def list(self, call: Call) -> Answer:
         """The newest first."""
         query: ClaimsQuery = call.query
-        found = await self._core.claims(status=query.status, side=query.side, key=normalised_key(query.key_value), **before_of(query))
+        found = await self._core.claims(
+            status=query.status, side=query.side, key=normalised_key(query.key_value), **before_of(query)
+        )
         rows = found.value
         listed = ClaimList(claims=[ClaimView.of(row) for row in rows], cursor=cursor_of(rows, query.limit))
         return Answer(body=listed, headers=found.headers)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 from base64 import b64encode
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from cryptography import x509
@@ -64,8 +66,9 @@ class Signer(NamedTuple):
         return cls(loaded, x509.load_pem_x509_certificate(certificate))
 
 
-def self_signed(name: str, now: datetime, *, days: int = 3650) -> Signer:
-    """A new key and a certificate for tests and simulators. `name` is its subject, as a rule an ISPB."""
+def self_signed(name: str, now: datetime, *, days: int = 3650, hosts: Sequence[str] = ()) -> Signer:
+    """A new key and a certificate for tests and simulators. `name` is its subject, as a rule an ISPB; `hosts` are the
+    addresses and names of a server with TLS."""
     key = rsa.generate_private_key(65537, 2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     built = (
@@ -77,7 +80,17 @@ def self_signed(name: str, now: datetime, *, days: int = 3650) -> Signer:
         .not_valid_before(now - timedelta(days=days))
         .not_valid_after(now + timedelta(days=days))
     )
+    if hosts:
+        names = [_general_name(host) for host in hosts]
+        built = built.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return Signer(key, built.sign(key, hashes.SHA256()))
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def sign(root: xml.Element, signer: Signer) -> xml.Element:

@@ -9,6 +9,7 @@ import uvicorn
 from cryptography import x509
 
 from pixdict.dict.buckets import Refill
+from pixdict.dict.tls import Tls
 from pixdict.directory.server import Directory, listen
 from pixdict.directory.settings import EXAMPLES, DirectorySettings, Participant, SignatureMode
 
@@ -22,11 +23,12 @@ def run(
     certificates: tuple[str, ...],
     refill: str,
     check_digits: bool,
+    tls: Tls | None = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     known = _participants(participants, certificates)
     settings = DirectorySettings(
-        participants=known, signature=signature, refill=Refill(refill), check_digits=check_digits
+        participants=known, signature=signature, refill=Refill(refill), check_digits=check_digits, tls=tls
     )
     directory = Directory(settings, path=path)
     try:
@@ -35,7 +37,7 @@ def run(
         directory.close()
         raise click.ClickException(f"cannot listen at {host}:{port}: {error.strerror or error}") from None
     with listening:
-        where = f"http://{host}:{listening.getsockname()[1]}"
+        where = f"{directory.scheme}://{host}:{listening.getsockname()[1]}"
         click.echo(f"directory listens at {where}/api/v2/ (knobs: {where}/admin/v1/state); Ctrl-C ends it")
         uvicorn.Server(directory.server_config()).run(sockets=[listening])
     directory.close()
@@ -54,6 +56,20 @@ def _participants(given: tuple[str, ...], certificates: tuple[str, ...]) -> dict
         raise click.UsageError(str(error)) from None
     if pems:
         raise click.UsageError(f"--certificate of {', '.join(pems)}: no such --participant")
+    return found
+
+
+def tls_of(key: str | None, certificate: str | None, trusted: str | None) -> Tls | None:
+    """What the options `--tls-...` say. Raises UsageError."""
+    if key is None and certificate is None and trusted is None:
+        return None
+    if key is None or certificate is None or trusted is None:
+        raise click.UsageError("--tls-key, --tls-certificate and --tls-trusted belong together: give all three or none")
+    found = Tls(key=key, certificate=certificate, trusted=trusted)
+    try:
+        found.client_context()
+    except OSError as error:  # also of ssl
+        raise click.UsageError(f"--tls-key, --tls-certificate, --tls-trusted: {error}") from None
     return found
 
 

@@ -57,7 +57,7 @@ class Application:
         except _Gone:
             return
         try:
-            request = _request(scope, body)
+            request = _request(scope, body, _peer(receive) if self._service.settings.tls else None)
         except ValueError:
             too_many = DirectoryRefused("BadRequest", f"the request has more than {_MOST_PARAMETERS} parameters")
             await _answer(scope, send, self._service.refusal(too_many))
@@ -138,7 +138,7 @@ class Application:
             return self._service.refusal(DirectoryRefused("InternalServerError"))
 
 
-def _request(scope: Scope, body: bytes) -> Request:
+def _request(scope: Scope, body: bytes, peer: str | None) -> Request:
     query = scope["query_string"].decode("latin-1")
     return Request(
         method=scope["method"],
@@ -146,7 +146,21 @@ def _request(scope: Scope, body: bytes) -> Request:
         parameters=parse_qs(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS),
         headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
         body=body,
+        peer=peer,
     )
+
+
+def _transport(receive: Receive) -> Any:
+    """ASGI has no word for it: uvicorn's own object is behind `receive`. None of another server."""
+    return getattr(getattr(receive, "__self__", None), "transport", None)
+
+
+def _peer(receive: Receive) -> str:
+    """The common name of the certificate that the client showed; "" has no rights."""
+    transport = _transport(receive)
+    shown = transport.get_extra_info("peercert") if transport is not None else None
+    names: dict[str, str] = {name: value for part in (shown or {}).get("subject", ()) for name, value in part}
+    return names.get("commonName", "")
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
@@ -178,8 +192,8 @@ async def _silence(receive: Receive, seconds: float) -> None:
 
 
 async def _drop(receive: Receive, send: Send) -> None:
-    """Close the connection without a byte. ASGI has no word for it: uvicorn's own object is behind `receive`."""
-    transport = getattr(getattr(receive, "__self__", None), "transport", None)
+    """Close the connection without a byte."""
+    transport = _transport(receive)
     if transport is not None:
         transport.abort()
         await _silence(receive, 0)  # until uvicorn has noticed: else it would answer with a 500

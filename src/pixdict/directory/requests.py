@@ -25,6 +25,8 @@ class Request(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     """Names in small letters."""
     body: bytes = b""
+    peer: str | None = None
+    """Whose certificate the connection has; None without mutual TLS."""
 
     def header(self, name: str) -> str | None:
         """The value of a header."""

@@ -65,6 +65,11 @@ class Directory:
         """What its answers are verified with; None when it does not sign."""
         return self.service.signer.certificate if self.service.signer else None
 
+    @property
+    def scheme(self) -> str:
+        """How its address begins."""
+        return "https" if self.settings.tls else "http"
+
     def now(self) -> int:
         """Its time in microseconds."""
         return self.service.now()
@@ -93,7 +98,7 @@ class Directory:
         directory = cls(settings, path=path, clock=clock)
         try:
             with listen(host, port) as listening:
-                directory.url = f"http://{host}:{listening.getsockname()[1]}"
+                directory.url = f"{directory.scheme}://{host}:{listening.getsockname()[1]}"
                 server = _Embedded(directory.server_config())
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
                 try:
@@ -118,4 +123,5 @@ class Directory:
             "timeout_graceful_shutdown": 1,
             "ws": "none",
         }
-        return uvicorn.Config(self.application, **(defaults | options))
+        tls = self.settings.tls.server_options() if self.settings.tls else {}
+        return uvicorn.Config(self.application, **(defaults | tls | options))

@@ -209,6 +209,10 @@ class _Call:
             )
         if requester not in self._service.participants:
             return requester, DirectoryRefused("Forbidden", f"{requester[:20]!r} is no participant of the directory")
+        peer = self._request.peer
+        if peer is not None and peer not in (requester, self._service.participants[requester].direct):
+            why = f"the certificate of the connection is that of {peer[:20]!r}, not of {requester}"
+            return requester, DirectoryRefused("Forbidden", why)
         try:
             touched = self._touched(requester)
         except DirectoryRefused as refused:  # nothing says which bucket is meant: nothing is charged
@@ -238,14 +242,14 @@ class _Call:
             raise DirectoryRefused("BadRequest", f"could not read the request: {error}") from None
 
     def _requester(self, message: Struct | None) -> str | None:
-        """Who asks. In production the certificate of the connection tells it [?]; here the header does, and without it
-        the participant that the request speaks of."""
+        """Who asks: the header says it, without it the participant that the request speaks of, or else the certificate
+        of the connection [?]."""
         if given := self._request.header(headers.REQUESTING_PARTICIPANT):
             return given
         if self._operation.participant_header:
             return None
         values = self._request.parameters.get("Participant")
-        return values[0] if values else _participant_of(message)
+        return values[0] if values else _participant_of(message) or self._request.peer
 
     def _touched(self, requester: str) -> list[Touched]:
         operation, service = self._operation, self._service

@@ -12,6 +12,7 @@ from pixdict.dict.buckets import Refill
 from pixdict.dict.headers import ISPB
 from pixdict.dict.policies import CATEGORIES, Limit
 from pixdict.dict.signatures import Signer
+from pixdict.dict.tls import Tls
 
 SignatureMode = Literal["off", "present", "verify"]
 
@@ -53,6 +54,9 @@ class DirectorySettings(Struct, frozen=True, kw_only=True):
     """[?] Whether `/policies/` lists the buckets of users too."""
     signature: SignatureMode = "off"
     """Of writes: not looked at, must be there, must be right. In the last two modes answers are signed."""
+    tls: Tls | None = None
+    """With it, clients connect with TLS and show a certificate, whose common name is their ISPB [?]: they ask as that
+    participant, or for one that it is the direct participant of."""
     signer: Signer | None = None
     """What answers are signed with; without one the directory makes its own."""
     max_body: int = 1024 * 1024
