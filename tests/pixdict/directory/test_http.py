@@ -105,14 +105,13 @@ async def test_documents_that_cannot_be_read_change_nothing(http: Http, body: by
 
 
 async def test_text_that_xml_cannot_hold_and_too_many_parameters_are_refused(http: Http) -> None:
-    asker = {"PI_RequestingParticipant": A, "PI_PayerId": CPF, "PI_EndToEndId": "E1"}
     for path in (
         "/api/v2/entries/%00abc",
         "/api/v2/entries/%ED%A0%80",
         "/api/v2/claims/?Participant=12345678&Status=%01",
         "/api/v2/policies/?" + "&".join(f"p{number}=1" for number in range(101)),
     ):
-        answer = await http.ask("GET", path, **asker)
+        answer = await http.ask("GET", path, PI_RequestingParticipant=A, PI_PayerId=CPF, PI_EndToEndId="E1")
         assert (answer.status, problem(answer)) == (400, "BadRequest"), path
     assert (await http.create()).status == 201
 
