@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from batuta.clock import SECOND
 from batuta.engine.worker.lease import went_back
 from batuta.errors import StoreError
 from batuta.journal.records import Verdict
@@ -23,6 +24,7 @@ from batuta.testing.servers import PostgresServer
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection
 
 T = TypeVar("T")
+LONGER_THAN_RESTARTS = 3600 * SECOND
 POOLED = "statement_cache_size=0"
 """Behind a pooler a connection says nothing about the server: here there is none, and the store does not know."""
 
@@ -103,7 +105,7 @@ async def test_a_restored_snapshot_is_noticed_and_its_lost_claim_writes_nothing(
     """The files of a moment ago, without a word to the server: the timeline is the same."""
     with PostgresServer(fsync=True) as restored:
         async with opened(restored.create_database()) as store:
-            worker, other = await live_worker(store), await live_worker(store)
+            worker, other = [await live_worker(store, lease=LONGER_THAN_RESTARTS) for _ in range(2)]
             await store.start(new_run("one"))
             await asyncio.to_thread(copy_files, restored, "data", "snapshot")
             await in_the_end(store.now)
