@@ -393,12 +393,12 @@ class RunClosed(BatutaError):
 
 
 class NotParked(BatutaError):
-    """Only a parked run can be tried again, or one whose attempt waits for its next try; this one goes on by itself."""
+    """Only a parked run, or a run whose attempt waits for its next try, can be tried again; others go on alone."""
 
     def __init__(self, id: object, state: str) -> None:
         super().__init__(
             f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again, or "
-            f"one of which an attempt has failed and waits for the next"
+            f"a run with a failed attempt that waits for its next try"
         )
         self.id, self.state = id, state
 
@@ -443,7 +443,7 @@ class UnknownApiKey(BatutaError, LookupError):
     """No key of the server has this id, or it is not valid any more."""
 
     def __init__(self, id: str) -> None:
-        super().__init__(f"no API key {id!r}: `batuta api-keys list` shows those that there are")
+        super().__init__(f"no API key {id!r}: `batuta api-keys list` shows all keys")
         self.id = id
 
 

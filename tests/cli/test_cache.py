@@ -40,7 +40,7 @@ def test_keys_memory_and_evictions_are_shown(url: str) -> None:
 
 
 def test_hits_are_shown_by_entity(url: str) -> None:
-    assert "no process has told" in call(url, "entities").output
+    assert "no process has reported" in call(url, "entities").output
 
     async def look() -> None:
         async with Cache(await RedisCache.connect(url, RedisOptions(min_idle=0)), tell_every=0.001) as cache:

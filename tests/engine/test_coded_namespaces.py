@@ -54,7 +54,7 @@ OTHERS: list[tuple[list[PayloadCodec], str]] = [
     ([], "this process has no codec"),
     ([Compression()], "it went through codec 'aes'"),
     ([Encryption(K2)], "it is encrypted with key 'k1'"),
-    ([Encryption(ANOTHER_K1)], "it is encrypted with another key than the one that is called 'k1' here"),
+    ([Encryption(ANOTHER_K1)], "it is encrypted with another key 'k1' than ours"),
 ]
 ids = ["none", "other codec", "other key", "same id"]
 

@@ -184,9 +184,9 @@ async def test_a_filter_that_restricts_nothing_must_be_meant(arena: Arena) -> No
 async def test_a_verb_is_not_for_every_state(arena: Arena) -> None:
     client = await arena.client()
     await client.start(two_steps)
-    with pytest.raises(InvalidInput, match="no run that is completed"):
+    with pytest.raises(InvalidInput, match="not to runs that are completed"):
         await client.select(state="completed").pause()
-    with pytest.raises(InvalidInput, match="no run that is pending"):
+    with pytest.raises(InvalidInput, match="not to runs that are pending"):
         await client.select(state="pending").delete()
     with pytest.raises(InvalidInput, match="not an operation on many runs"):
         await client.select(state="pending").apply("discard")

@@ -242,10 +242,10 @@ async def test_nothing_of_a_payload_lies_in_the_database_in_the_clear(url: str, 
 
 
 WRONG = [
-    ([Encryption(K2)], "it is encrypted with key 'k1', and here is k2"),
-    ([Encryption(ANOTHER_K1)], "another key than the one that is called 'k1' here"),
+    ([Encryption(K2)], "it is encrypted with key 'k1', and this process has k2"),
+    ([Encryption(ANOTHER_K1)], "another key 'k1' than ours"),
     ([], "this process has no codec"),
-    ([Compression()], "it went through codec 'aes', and here is zlib"),
+    ([Compression()], "it went through codec 'aes', and this process has zlib"),
 ]
 
 
@@ -279,7 +279,7 @@ async def test_a_message_that_a_running_worker_cannot_read_parks_the_run_and_is_
         await until_charged(handle)
         async with connect(url, codec=Encryption(f"{K2},{K1}")) as newer:
             await (await newer.get(handle.id)).signal(go, "it")
-        assert "here is k1" in await why_parked(handle, "cannot be read")
+        assert "this process has k1" in await why_parked(handle, "cannot be read")
     async with working(url, Encryption(f"{K2},{K1}")) as client:
         assert await (await client.get(handle.id, pay)).result(PATIENCE) == f"charged {SECRET} for it"
 

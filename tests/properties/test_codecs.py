@@ -123,14 +123,14 @@ def test_the_first_key_writes_and_all_read() -> None:
     second = after.encode("secret", bound)
     assert only_new.decode(second, bound) == "secret"
     assert after.is_current(second)
-    with pytest.raises(PayloadSealed, match="encrypted with key 'old', and here is new"):
+    with pytest.raises(PayloadSealed, match="encrypted with key 'old', and this process has new"):
         only_new.decode(first, bound)
 
 
 def test_another_key_of_the_same_id_is_told_from_a_payload_that_was_changed() -> None:
     one, other = payloads([Encryption(Keys.new("k1"))]), payloads([Encryption(Keys.new("k1"))])
     bound = one.bound("run", "entry")
-    with pytest.raises(PayloadSealed, match="another key than the one that is called 'k1' here") as found:
+    with pytest.raises(PayloadSealed, match="another key 'k1' than ours") as found:
         other.decode(one.encode("secret", bound), bound)
     assert type(found.value) is PayloadSealed
     assert one.mark != other.mark
@@ -204,7 +204,7 @@ def test_a_codec_of_ones_own_can_stand_anywhere() -> None:
     ours = payloads([Reversed(), Encryption(KEYS)])
     bound = ours.bound("run", "entry")
     assert ours.decode(ours.encode("abc", bound), bound) == "abc"
-    with pytest.raises(PayloadSealed, match="went through codec 'reversed', and here is zlib"):
+    with pytest.raises(PayloadSealed, match="went through codec 'reversed', and this process has zlib"):
         payloads([Compression()]).decode(payloads([Reversed()]).encode("abc", bound), bound)
 
 

@@ -20,18 +20,18 @@ api_keys = LazyGroup(
     "api-keys",
     {
         "create": ("batuta.cli.api_keys:create", "Make a key, and print it once."),
-        "list": ("batuta.cli.api_keys:list_keys", "All keys, without the keys themselves."),
+        "list": ("batuta.cli.api_keys:list_keys", "List keys, without their secrets."),
         "revoke": ("batuta.cli.api_keys:revoke", "Refuse a key from now on."),
         "rotate": ("batuta.cli.api_keys:rotate", "Make a key like another, and revoke that one."),
     },
-    help="Keys of the server: who may ask it, and for what. (`batuta keys` are keys that payloads are encrypted with.)",
+    help="API keys of the server, each with a scope. (`batuta keys` manages the keys that encrypt payloads.)",
 )
 
 
 @click.command()
 @click.argument("name")
 @click.option("--scope", type=click.Choice(SCOPES), default="viewer", show_default=True, help="What it may do.")
-@duration_option("--expires", "It is refused after that.")
+@duration_option("--expires", "The key is refused after that.")
 @REASON
 @with_common_options
 def create(common: CommonOptions, name: str, scope: str, expires: float | None, reason: str) -> None:
@@ -67,7 +67,7 @@ def list_keys(common: CommonOptions) -> None:
 
 @click.command()
 @click.argument("id")
-@duration_option("--overlap", "For so long the old key still works.")
+@duration_option("--overlap", "How long the old key still works.")
 @REASON
 @with_common_options
 def rotate(common: CommonOptions, id: str, overlap: float | None, reason: str) -> None:

@@ -25,7 +25,7 @@ cache = LazyGroup(
         "delete": ("batuta.cli.cache:delete", "Delete values, so that they are loaded anew."),
         "entities": ("batuta.cli.cache:entities", "Show hits and misses by entity."),
         "info": ("batuta.cli.cache:info", "Show keys, memory and evictions."),
-        "show": ("batuta.cli.cache:show", "Show a value and how long it will be there."),
+        "show": ("batuta.cli.cache:show", "Show a value and its remaining lifetime."),
     },
     help="Look at a cache in Redis or Valkey, and clean it.",
 )
@@ -75,7 +75,7 @@ def entities(redis_url: str, as_json: bool) -> None:
     page: Any = console()
     page.print(made)
     if not found:
-        say("no process has told of its looks in the last minutes", err=True)
+        say("no process has reported hits in the last minutes", err=True)
 
 
 @click.command()

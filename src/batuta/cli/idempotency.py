@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 idempotency = LazyGroup(
     "idempotency",
     {
-        "list": ("batuta.cli.idempotency:list_keys", "Keys that are kept, and their states."),
+        "list": ("batuta.cli.idempotency:list_keys", "List keys and their states."),
         "delete": ("batuta.cli.idempotency:delete", "Delete a key: the next request with it is carried out."),
     },
     help="Idempotency keys of requests: each request is carried out once, and its answer is kept for a day.",
@@ -25,7 +25,7 @@ idempotency = LazyGroup(
 
 
 @click.command("list")
-@click.option("--prefix", default="", help="Only keys that begin so, such as 'POST /orders'.")
+@click.option("--prefix", default="", help="Only keys with this prefix, such as 'POST /orders'.")
 @click.option("--cursor", help="Of the page before.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
 @with_common_options

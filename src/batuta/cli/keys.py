@@ -69,7 +69,7 @@ def list_keys(as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only count what there is to do.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be encrypted.")
 @REASON
 @with_common_options
 def rotate(common: CommonOptions, dry_run: bool, reason: str) -> None:

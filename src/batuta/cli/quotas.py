@@ -40,7 +40,7 @@ def list_quotas(common: CommonOptions) -> None:
 @click.command("set")
 @click.argument("name")
 @click.argument("limit", metavar="LIMIT|none")
-@click.option("--burst", type=int, metavar="N", help="For starts_per_second: the most at once.")
+@click.option("--burst", type=int, metavar="N", help="For starts_per_second: the largest burst.")
 @REASON
 @with_common_options
 def set_quota(common: CommonOptions, name: str, limit: str, burst: int | None, reason: str) -> None:

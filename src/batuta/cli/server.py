@@ -130,5 +130,5 @@ def server_secret() -> bytes | None:
     """What BATUTA_SERVER_SECRET says; None: sessions end with the process. Raises InvalidInput."""
     text = os.environ.get(SECRET, "")
     if text and len(text) < _SHORTEST:
-        raise InvalidInput(f"{SECRET} must have {_SHORTEST} characters or more: anybody could guess it")
+        raise InvalidInput(f"{SECRET} must have {_SHORTEST} characters or more: a shorter one can be guessed")
     return text.encode() or None

@@ -71,9 +71,9 @@ class Encryption(PayloadCodec):
         id = label.partition(".")[0]
         key = self.keys.all.get(id)
         if key is None:
-            raise PayloadSealed(f"it is encrypted with key {id!r}, and here is {', '.join(self.keys.all)}")
+            raise PayloadSealed(f"it is encrypted with key {id!r}, and this process has {', '.join(self.keys.all)}")
         if key.label != label:
-            raise PayloadSealed(f"it is encrypted with another key than the one that is called {id!r} here")
+            raise PayloadSealed(f"it is encrypted with another key {id!r} than ours")
         return key
 
     def __repr__(self) -> str:

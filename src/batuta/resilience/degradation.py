@@ -232,7 +232,7 @@ class StaleWhileError(Generic[K, T]):
             age = 0.0 if kept is None else self._clock.monotonic() - kept[0]
             if kept is None or age > self._stale:
                 raise
-            log.warning("degraded: a value could not be read (%s), giving one that is %.0f s old", told(error), age)
+            log.warning("degraded: a value could not be read (%s), using one from %.0f s ago", told(error), age)
             return Reading(value=kept[1], source="stale", age=age)
 
     async def _load_once(self, key: K) -> T:

@@ -130,7 +130,7 @@ ROUTES = (
         path="/admin/v1/metrics/queues",
         scope=Scope.VIEWER,
         handler=queue_metrics,
-        summary="How much waits: dead letters, and each queue.",
+        summary="Counts of dead letters and of the waiting work of each queue.",
         answer=QueuesMetrics,
     ),
     Route(
@@ -138,7 +138,7 @@ ROUTES = (
         path="/admin/v1/maintenance/reprocess-dlq",
         scope=Scope.OPERATOR,
         handler=reprocess,
-        summary="Reprocess dead letters, and wait up to 30 seconds for what becomes of them.",
+        summary="Reprocess dead letters, and wait up to 30 seconds for their new runs.",
         body=ReprocessDlqBody,
         answer=DlqReprocessed,
     ),

@@ -66,7 +66,7 @@ ROUTES = (
         path="/api/v1/audit/verify",
         scope=Scope.ADMIN,
         handler=verify,
-        summary="Whether the audit log is as it was written.",
+        summary="Verify that no row of the audit log was changed.",
         query=VerifyQuery,
         answer=AuditReport,
     ),

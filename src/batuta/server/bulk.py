@@ -54,7 +54,7 @@ class Matched(Struct):
 
 def _select(client: Batuta, body: CountBody | BulkBody) -> Selection:
     if not body.everything and body.filter == Filter(kind=body.filter.kind):
-        raise MatchesEverything("no filter is given: say everything=true if you mean every run of the namespace")
+        raise MatchesEverything("no filter is given: give everything=true for every run of the namespace")
     return client.select(everything=body.everything, **where(body.filter))
 
 
@@ -124,7 +124,7 @@ ROUTES = (
         path="/api/v1/runs/bulk/count",
         scope=Scope.VIEWER,
         handler=count,
-        summary="How many runs a verb may do something to.",
+        summary="Count the runs that an operation would change.",
         body=CountBody,
         answer=Matched,
     ),
@@ -133,7 +133,7 @@ ROUTES = (
         path="/api/v1/runs/bulk",
         scope=Scope.OPERATOR,
         handler=apply,
-        summary="Do something to all runs that match.",
+        summary="Start an operation on all matching runs.",
         body=BulkBody,
         answer=Operation,
         status=202,

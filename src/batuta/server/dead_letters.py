@@ -136,14 +136,14 @@ def _which(body: ReprocessBody | DiscardBody) -> tuple[list[Any], dict[str, Any]
     """Arguments and options for the client."""
     given = [body.ids is not None, body.filter is not None, body.everything]
     if sum(given) != 1:
-        raise MatchesEverything("nothing says which dead letters: give one of ids, filter and everything=true")
+        raise MatchesEverything("no dead letters are selected: give one of ids, filter and everything=true")
     if body.ids is not None:
         if not 1 <= len(body.ids) <= _MOST:
             raise InvalidInput(f"ids must name 1 to {_MOST:,} dead letters: use a filter for more")
         return [body.ids[0] if len(body.ids) == 1 else body.ids], {}
     filters = {} if body.filter is None else where(body.filter)
     if body.filter is not None and not filters:
-        raise MatchesEverything("the filter restricts nothing: say everything=true if you mean all that are open")
+        raise MatchesEverything("the filter is empty: give everything=true for all open dead letters")
     return [], filters | {"everything": body.everything}
 
 
@@ -236,7 +236,7 @@ ROUTES = (
         "GET",
         f"{_ALL}/groups",
         groups,
-        "How many there are of each error.",
+        "Dead letters grouped by error, with counts.",
         DeadLetterGroups,
         query=DeadLetterPageQuery,
         payloads=True,
@@ -248,7 +248,7 @@ ROUTES = (
         "POST",
         f"{_ALL}/reprocess",
         reprocess,
-        "Begin what was given up again, one or many.",
+        "Reprocess dead letters, one or many.",
         Operation,
         body=ReprocessBody,
         large=True,
@@ -257,7 +257,7 @@ ROUTES = (
         "POST",
         f"{_ALL}/discard",
         discard,
-        "Close dead letters without doing anything, with a reason.",
+        "Discard dead letters, with a reason.",
         Operation,
         body=DiscardBody,
     ),

@@ -155,7 +155,7 @@ ROUTES = (
         "POST",
         _JOBS,
         enqueue,
-        "Have a worker execute a job, by its name.",
+        "Enqueue a job, by its name.",
         Enqueued,
         body=EnqueueBody,
         status=201,
@@ -168,9 +168,9 @@ ROUTES = (
     route(
         "GET", _JOB, show, "One job: state, progress, attempts, result.", JobDocument, query=WaitQuery, payloads=True
     ),
-    route("GET", f"{_JOB}/attempts", attempts, "Every attempt of a job that was noted.", Attempts, payloads=True),
-    route("POST", f"{_JOB}/cancel", cancel, "Ask a job to end, or not to begin.", Requested, body=ReasonBody),
-    route("POST", f"{_JOB}/retry", retry, "Let a parked or failed job be tried again.", Requested, body=ReasonBody),
+    route("GET", f"{_JOB}/attempts", attempts, "The recorded attempts of a job.", Attempts, payloads=True),
+    route("POST", f"{_JOB}/cancel", cancel, "Cancel a job.", Requested, body=ReasonBody),
+    route("POST", f"{_JOB}/retry", retry, "Retry a parked or failed job.", Requested, body=ReasonBody),
     route(
         "POST",
         f"{_ACTIVITIES}/complete",
@@ -180,12 +180,12 @@ ROUTES = (
         body=CompleteBody,
         large=True,
     ),
-    route("POST", f"{_ACTIVITIES}/fail", fail, "Have an activity's attempt fail, by its token.", Sent, body=FailBody),
+    route("POST", f"{_ACTIVITIES}/fail", fail, "Fail an attempt of an activity, by its token.", Sent, body=FailBody),
     route(
         "POST",
         f"{_ACTIVITIES}/heartbeat",
         heartbeat,
-        "Say that an activity is alive, by its token.",
+        "Report that an activity is alive, by its token.",
         Sent,
         body=HeartbeatBody,
         large=True,

@@ -132,15 +132,15 @@ _QUOTA, _RETENTION, _REDACTION = "/api/v1/quotas/{name}", "/api/v1/retention", "
 
 _route = partial(route, changes=Scope.ADMIN)
 ROUTES = (
-    _route("GET", "/api/v1/quotas", list_quotas, "The quotas that hold, and what of them is used.", Quotas),
+    _route("GET", "/api/v1/quotas", list_quotas, "Quotas, and how much of them is used.", Quotas),
     _route("PUT", _QUOTA, set_quota, "Set a quota, or replace it.", Quotas, body=QuotaBody),
     _route("DELETE", _QUOTA, delete_quota, "Delete a quota of the namespace.", Quotas, query=ReasonQuery),
     _route("GET", _RETENTION, list_retention, "How long closed runs are kept.", RetentionRules),
     _route("PUT", _RETENTION, set_retention, "Add a rule, or replace one.", RetentionRules, body=RetentionBody),
     _route("DELETE", _RETENTION, delete_retention, "Delete a rule.", RetentionRules, query=RetentionQuery),
     _route(
-        "POST", f"{_RETENTION}/prune", prune, "Delete now what the rules no longer keep.", WasPruned, body=PruneBody
+        "POST", f"{_RETENTION}/prune", prune, "Delete closed runs whose retention is over.", WasPruned, body=PruneBody
     ),
     _route("GET", _REDACTION, show_redaction, "Whether payloads of the namespace are redacted.", Redaction),
-    _route("PUT", _REDACTION, set_redaction, "Redact them, or no longer.", Redaction, body=RedactionBody),
+    _route("PUT", _REDACTION, set_redaction, "Turn redaction on or off.", Redaction, body=RedactionBody),
 )

@@ -284,7 +284,7 @@ ROUTES = (
         path="/api/v1/events",
         scope=Scope.VIEWER,
         handler=events,
-        summary="A stream of what changes (text/event-stream).",
+        summary="A stream of changes (text/event-stream).",
         query=EventsQuery,
         streams=True,
     ),

@@ -88,7 +88,7 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     if route.answer is not None:
         well["content"] = {"application/json": {"schema": by_kind[id(route.answer)]}}  # type: ignore[assignment]
     problem = {
-        "description": "Why it was not done.",
+        "description": "The problem.",
         "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}},
     }
     statuses = {route.status} | ({200, 202} if route.status in (201, 202) else set())

@@ -38,8 +38,8 @@ LOOKED = 5.0
 """Seconds between two looks for operations whose process has ended."""
 MOST_RESUMED = 10
 """An operation that ends so many processes is not tried again."""
-_GOES_ON = "the server process ended before it was done: another one goes on with what is left"
-_TOO_OFTEN = f"{MOST_RESUMED} server processes ended while they carried it out: see their logs, then begin it again"
+_GOES_ON = "the server process ended before the operation was done: another server continues it"
+_TOO_OFTEN = f"{MOST_RESUMED} server processes ended while they carried it out: see their logs, then start it again"
 _KEPT = 7 * 86_400 * SECOND
 _LISTED = 200
 

@@ -37,7 +37,7 @@ class StatusQuery(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class StatusDocument(Struct, kw_only=True):
-    """Workers, queues, and what needs a person."""
+    """Workers, queues, and runs that need a person."""
 
     workers: list[WorkerRow]
     queues: list[QueueDocument]
@@ -232,7 +232,7 @@ ROUTES = (
         path="/api/v1/status",
         scope=Scope.VIEWER,
         handler=status,
-        summary="Workers, queues, and what needs a person.",
+        summary="Workers, queues, and runs that need a person.",
         query=StatusQuery,
         answer=StatusDocument,
         shared=True,

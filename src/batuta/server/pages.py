@@ -163,7 +163,7 @@ class Page(Struct, frozen=True):
             path=f"/api/v1/pages{self.path}",
             scope=self.scope,
             handler=show,
-            summary=f"What the page {self.title} shows.",
+            summary=f"The content of the page {self.title}.",
             answer=PageDocument,
             payloads=True,
         )

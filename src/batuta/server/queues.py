@@ -155,11 +155,18 @@ _ALL, _ONE = "/api/v1/queues", "/api/v1/queues/{name}"
 
 
 ROUTES = (
-    route("GET", _ALL, list_queues, "Every queue: what waits, what runs, its limits.", Queues, shared=True),
+    route("GET", _ALL, list_queues, "Queues: waiting and running work, limits.", Queues, shared=True),
     route("GET", _ONE, show, "One queue.", QueueDocument),
-    route("PATCH", _ONE, limit, "Set limits that hold for all workers together.", QueueDocument, body=LimitBody),
-    route("POST", f"{_ONE}/pause", pause, "Let nothing more begin from a queue.", QueueDocument, body=ReasonBody),
-    route("POST", f"{_ONE}/resume", resume, "Let a paused queue go on.", QueueDocument, body=ReasonBody),
+    route("PATCH", _ONE, limit, "Set limits for all workers together.", QueueDocument, body=LimitBody),
+    route(
+        "POST",
+        f"{_ONE}/pause",
+        pause,
+        "Pause a queue: workers begin nothing more from it.",
+        QueueDocument,
+        body=ReasonBody,
+    ),
+    route("POST", f"{_ONE}/resume", resume, "Resume a paused queue.", QueueDocument, body=ReasonBody),
     route(
         "GET",
         "/api/v1/workers",
@@ -168,7 +175,7 @@ ROUTES = (
         Workers,
         shared=True,
     ),
-    route("GET", "/api/v1/workflows", list_workflows, "What live workers can run.", Workflows),
+    route("GET", "/api/v1/workflows", list_workflows, "The workflows and jobs of live workers.", Workflows),
     route(
         "GET",
         "/api/v1/workflows/{name}",

@@ -221,11 +221,11 @@ def _all(code: Code | Sequence[Code] | None) -> Sequence[Code]:
 
 
 def applicable(verb: Verb, where: RunFilter) -> RunFilter:
-    """The filter, narrowed to runs that the verb may do something to. Raises InvalidInput when there can be none."""
+    """The filter, narrowed to states that the verb applies to. Raises InvalidInput when none is left."""
     states = APPLIES_TO[verb].intersection(where.states) if where.states else _UNASKED.get(verb, APPLIES_TO[verb])
     if not states:
         asked, known = ", ".join(where.states), ", ".join(state for state in RunState if state in APPLIES_TO[verb])
-        raise InvalidInput(f"no run that is {asked} can be treated so ({verb}): that is for those that are {known}")
+        raise InvalidInput(f"{verb} applies to runs that are {known}, not to runs that are {asked}")
     return replace(where, states=tuple(state for state in RunState if state in states))
 
 

@@ -19,14 +19,14 @@ bus = LazyGroup(
     "bus",
     {
         "delete": (f"{_HERE}:delete", "Delete a subscription and its undelivered messages."),
-        "lag": (f"{_HERE}:lag", "What each subscription has yet to get."),
-        "messages": (f"{_HERE}:messages", "Messages of a topic, newest first."),
+        "lag": (f"{_HERE}:lag", "Show how many messages wait for each subscription."),
+        "messages": (f"{_HERE}:messages", "List messages of a topic, newest first."),
         "prune": (f"{_HERE}:prune", "Delete old messages that were delivered."),
         "publish": (f"{_HERE}:publish", "Publish a message."),
         "subscriptions": (f"{_HERE}:subscriptions", "List subscriptions."),
         "topics": (f"{_HERE}:topics", "List topics."),
     },
-    help="Messages of the bus: topics, subscriptions, what waits.",
+    help="Topics, subscriptions and messages of the bus.",
 )
 
 
@@ -119,7 +119,7 @@ def messages(common: CommonOptions, topic: str, cursor: int | None, limit: int) 
 @click.argument("payload", metavar="JSON|@FILE|@-")
 @click.option("--key", default="", metavar="TEXT", help="Messages of one key are delivered in order.")
 @click.option("--id", "id", metavar="ID", help="A second message of this id is not published.")
-@click.option("--type", "kind", metavar="TYPE", help="Of the event.  [default: the topic]")
+@click.option("--type", "kind", metavar="TYPE", help="The type of the event.  [default: the topic]")
 @with_common_options
 def publish(common: CommonOptions, topic: str, payload: str, key: str, id: str | None, kind: str | None) -> None:
     """Publish a message on TOPIC. It is durable when this returns."""

@@ -30,7 +30,7 @@ TOUR = "batuta.cli.dev.tour:APP"
 
 @click.command()
 @click.argument("module", required=False, metavar="[MODULE[:ATTR]]")
-@app_option("The code to run, as other commands name it: the same as MODULE[:ATTR].")
+@app_option("The code to run: the same as the argument MODULE[:ATTR].")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=8288, show_default=True, metavar="N", help="0: any that is free."
 )

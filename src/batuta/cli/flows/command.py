@@ -22,12 +22,12 @@ flows = LazyGroup(
     "flows",
     {
         "export": ("batuta.cli.flows.command:export", "Write flows of the database into files."),
-        "list": ("batuta.cli.flows.command:list_flows", "All flows with their versions."),
+        "list": ("batuta.cli.flows.command:list_flows", "List flows with their versions."),
         "publish": ("batuta.cli.flows.command:publish", "Publish the newest draft of a flow."),
-        "push": ("batuta.cli.flows.command:push", "Keep files as drafts, where they differ."),
+        "push": ("batuta.cli.flows.command:push", "Store files that differ as drafts."),
         "secrets": ("batuta.cli.flows.secrets:secrets", "Secrets that flows name as secret://store/NAME."),
         "test": ("batuta.cli.flows.command:test", "Run the tests of flows (*.test.json)."),
-        "validate": ("batuta.cli.flows.command:validate", "Say what is wrong with files of flows."),
+        "validate": ("batuta.cli.flows.command:validate", "Check files of flows, and list all faults."),
     },
     help="Flows as files: check, test, push, publish and export them.",
 )

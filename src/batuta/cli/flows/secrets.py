@@ -20,8 +20,8 @@ secrets = LazyGroup(
     "secrets",
     {
         "delete": ("batuta.cli.flows.secrets:delete", "Forget a secret."),
-        "list": ("batuta.cli.flows.secrets:list_secrets", "The names of all secrets."),
-        "set": ("batuta.cli.flows.secrets:set_secret", "Keep a secret; its value comes from standard input."),
+        "list": ("batuta.cli.flows.secrets:list_secrets", "List the names of all secrets."),
+        "set": ("batuta.cli.flows.secrets:set_secret", "Store a secret; its value comes from standard input."),
     },
     help="Secrets that flows name as secret://store/NAME. Their values are never shown.",
 )

@@ -25,7 +25,7 @@ partners = LazyGroup(
     {
         "close": (f"{_HERE}:close", "Close a breaker, and let it work by itself."),
         "delete": (f"{_HERE}:delete", "Delete a breaker or a limit."),
-        "hold": (f"{_HERE}:hold", "Have no worker call a partner for a while."),
+        "hold": (f"{_HERE}:hold", "Stop all calls to a partner for a while."),
         "limit": (f"{_HERE}:limit", "Change a limit, or make one."),
         "list": (f"{_HERE}:list_partners", "List breakers and limits."),
         "off": (f"{_HERE}:off", "Switch a breaker off: it lets everything in."),
@@ -37,7 +37,7 @@ partners = LazyGroup(
     help="List and change breakers and limits towards partners.",
 )
 
-_KEY = click.option("--key", help="For this key of the limit.")
+_KEY = click.option("--key", help="Only for this key of the limit.")
 
 
 @click.command("list")

@@ -21,7 +21,7 @@ webhooks = LazyGroup(
         "create": (f"{_HERE}:create", "Add an endpoint, and print its secret once."),
         "delete": (f"{_HERE}:delete", "Delete an endpoint."),
         "deliveries": (f"{_HERE}:deliveries", "List deliveries."),
-        "disable": (f"{_HERE}:disable", "Deliver no more to an endpoint."),
+        "disable": (f"{_HERE}:disable", "Stop deliveries to an endpoint."),
         "enable": (f"{_HERE}:enable", "Deliver to an endpoint again."),
         "list": (f"{_HERE}:list_endpoints", "List endpoints."),
         "resend": (f"{_HERE}:resend", "Deliver again, with the same id and body."),
@@ -34,9 +34,11 @@ webhooks = LazyGroup(
     help="Webhooks to other people's endpoints: list, change, send, resend.",
 )
 
-_TYPES = click.option("--type", "types", multiple=True, metavar="TYPE", help="Of events: order.paid, or order.*.")
-_DESCRIPTION = click.option("--description", metavar="TEXT", help="Whose it is, and what it is for.")
-_AFTER = duration_option("--disable-after", "Disable it by itself when it only failed for so long; 0: never.")
+_TYPES = click.option(
+    "--type", "types", multiple=True, metavar="TYPE", help="A type of events: order.paid, or order.*."
+)
+_DESCRIPTION = click.option("--description", metavar="TEXT", help="Owner and purpose of the endpoint.")
+_AFTER = duration_option("--disable-after", "Disable the endpoint after only failures for this long; 0: never.")
 _FIELDS = with_options(_TYPES, _DESCRIPTION, _AFTER)
 
 
@@ -128,7 +130,7 @@ def update(
 
 @click.command()
 @click.argument("id")
-@duration_option("--overlap", "For so long the old secret signs, too.  [default: 24h]")
+@duration_option("--overlap", "How long the old secret signs, too.  [default: 24h]")
 @REASON
 @with_common_options
 def rotate(common: CommonOptions, id: str, overlap: float | None, reason: str) -> None:
@@ -168,7 +170,7 @@ def delete(common: CommonOptions, id: str, reason: str) -> None:
 @click.command()
 @click.argument("event_type", metavar="TYPE")
 @click.option("--data", metavar="JSON", help="What happened; @file reads a file.")
-@click.option("--id", help="The webhook's id: one that was sent before is not sent again.")
+@click.option("--id", help="The webhook's id: an id that was sent before is not sent again.")
 @click.option("--endpoint", "endpoints", multiple=True, metavar="ID", help="Only this endpoint.")
 @with_common_options
 def send(common: CommonOptions, event_type: str, data: str | None, id: str | None, endpoints: tuple[str, ...]) -> None:
@@ -190,8 +192,8 @@ def test(common: CommonOptions, id: str) -> None:
 
 @click.command()
 @click.option("--endpoint", metavar="ID", help="To this endpoint.")
-@click.option("--type", "event", metavar="TYPE", help="Of this type of event.")
-@click.option("--state", "states", multiple=True, help="In this state, such as failed or completed.")
+@click.option("--type", "event", metavar="TYPE", help="Only deliveries of this type of event.")
+@click.option("--state", "states", multiple=True, help="Only deliveries in this state, such as failed or completed.")
 @LIMIT
 @CURSOR
 @with_common_options

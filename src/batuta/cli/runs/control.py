@@ -35,7 +35,7 @@ def resume(common: CommonOptions, /, id: str | None, reason: str, **which: Any) 
 
 @click.command()
 @selecting
-@click.option("--again", is_flag=True, help="Cancel a run again, which ignored the first cancel or takes too long.")
+@click.option("--again", is_flag=True, help="Cancel again a run that ignored the first cancel or takes too long.")
 @with_common_options
 def cancel(common: CommonOptions, /, id: str | None, reason: str, again: bool, **which: Any) -> None:
     """Cancel the run ID, or all that match. Its code may clean up first, and may refuse."""

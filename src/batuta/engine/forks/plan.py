@@ -185,7 +185,7 @@ def _check_begun(run: Run, now: int) -> None:
 
 def _check_edits(run: Run, found: Split, keep: int, edits: Edits) -> None:
     if edits.start is not None and keep >= 0:
-        raise InvalidFork("other arguments of the run itself are for one that begins anew: fork it at -1")
+        raise InvalidFork("new arguments of the run itself need a fork from the beginning: fork it at -1")
     for seq in (*edits.inputs, *edits.outputs):
         if seq in found.calls:
             continue

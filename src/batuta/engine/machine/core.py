@@ -190,7 +190,7 @@ class MachineCore:
     def _for_ever(self, delay: float) -> int:
         """The wait of a timer that is never due: until the last moment that there is a `datetime` for."""
         if delay != delay:
-            raise InvalidInput("a timer of nan seconds cannot be: give a number of seconds")
+            raise InvalidInput("a timer cannot have nan seconds: give a number of seconds")
         return min(round(min(delay, 1e12) * SECOND), _LAST - self.at)
 
     def drop_timer(self, seq: int) -> None:

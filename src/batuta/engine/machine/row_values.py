@@ -15,7 +15,7 @@ def small(value: Any, what: str) -> str:
     try:
         return encode(value, what, LARGEST_MEMO).decode()
     except TooLarge as error:
-        advice = "it is read with every list of runs; give what is large as an argument"
+        advice = "every list of runs reads it; pass large values as arguments"
         raise TooLarge(what, error.size, error.limit, advice) from None
 
 

@@ -40,7 +40,7 @@ _PATIENCE = 5.0
 _TRIES = 3
 """How often a batch is written that fails for a reason that is not known to pass, before it is asked whose fault it
 is."""
-_WAITS = "run %s waits: somebody else holds its row in the database, or one that it must write to"
+_WAITS = "run %s waits: another transaction holds its row in the database, or a row that it must write"
 _LOCKED_START = "a row that the start needs stayed locked for too long: something holds a transaction open; try again"
 _LONGEST_ASIDE = 0.5
 """Between two tries of what waits for a row that somebody else holds."""

@@ -95,7 +95,7 @@ ROUTES = (
         path="/api/v1/api-keys",
         scope=Scope.ADMIN,
         handler=list_keys,
-        summary="The keys of the namespace, without the keys themselves.",
+        summary="The keys of the namespace, without their secrets.",
         answer=ApiKeysDocument,
     ),
     Route(

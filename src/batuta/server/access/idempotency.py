@@ -41,7 +41,7 @@ ROUTES = (
         path="/api/v1/idempotency",
         scope=Scope.VIEWER,
         handler=list_idempotency_keys,
-        summary="Idempotency keys that are kept, and their states.",
+        summary="Idempotency keys and their states.",
         query=IdempotencyQuery,
         answer=IdempotencyPage,
     ),

@@ -102,7 +102,7 @@ ROUTES = (
         path="/api/v1/session",
         scope=Scope.PUBLIC,
         handler=show,
-        summary="Who is signed in, and the token that changes need.",
+        summary="The signed-in user, and the token that changes need.",
         answer=SessionDocument,
         namespaced=False,
     ),

@@ -194,7 +194,7 @@ ROUTES = (
         "POST",
         f"{_ONE}/decide",
         decide,
-        "Approve or reject what a run waits for.",
+        "Decide an approval that a run waits for.",
         Decided,
         body=DecisionBody,
         large=True,

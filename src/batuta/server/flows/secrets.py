@@ -56,6 +56,6 @@ _ONE = "/api/secrets/{name}"
 _route = partial(route, changes=Scope.ADMIN)
 ROUTES = (
     _route("GET", "/api/secrets", list_secrets, "The names of secrets of flows.", SecretNames),
-    _route("PUT", _ONE, set_secret, "Keep a secret. It is never shown again.", SecretSet, body=SecretBody, large=True),
+    _route("PUT", _ONE, set_secret, "Store a secret. It is never shown again.", SecretSet, body=SecretBody, large=True),
     _route("DELETE", _ONE, delete_secret, "Delete a secret.", SecretDeleted, query=DeleteQuery),
 )

@@ -179,12 +179,12 @@ _ALL, _ONE = "/api/workflows", "/api/workflows/{id}"
 
 ROUTES = (
     route("GET", _ALL, list_workflows, "Flows, by name, the newest version first.", WorkflowPage, query=WorkflowQuery),
-    route("POST", _ALL, create, "Keep a flow as a draft.", Workflow, body=WorkflowBody, status=201, large=True),
+    route("POST", _ALL, create, "Store a flow as a draft.", Workflow, body=WorkflowBody, status=201, large=True),
     route(
         "POST",
         f"{_ALL}/validate",
         check,
-        "Say what is wrong with a flow; nothing is kept.",
+        "Check a flow, and list all faults; nothing is stored.",
         Checked,
         body=CheckBody,
         large=True,
@@ -214,5 +214,7 @@ ROUTES = (
         status=201,
     ),
     route("POST", f"{_ONE}/activate", activate, "Let events start this version.", Workflow, body=ReasonBody),
-    route("POST", f"{_ONE}/deactivate", deactivate, "Let events start it no longer.", Workflow, body=ReasonBody),
+    route(
+        "POST", f"{_ONE}/deactivate", deactivate, "Stop events from starting this version.", Workflow, body=ReasonBody
+    ),
 )

@@ -101,7 +101,7 @@ class Endpoint:
         method = "GET" if request.method == "HEAD" and "HEAD" not in found.routes else request.method
         route = found.routes.get(method)
         if not found.routes or any("\x00" in value for value in found.values):
-            raise Refused(404, "not_found", "no such path: /openapi.json lists the paths that there are")
+            raise Refused(404, "not_found", "no such path: /openapi.json lists all paths")
         if route is None or (route.streams and request.method == "HEAD"):
             allowed = ", ".join(_allowed(found))
             raise Refused(405, "method_not_allowed", f"this path takes {allowed}", allow=allowed)

@@ -120,7 +120,15 @@ async def prune(call: Call) -> PrunedMessages:
 
 _ALL = "/api/v1/bus"
 ROUTES = (
-    route("GET", _ALL, overview, "Topics, subscriptions and what waits.", BusPage, query=BusQuery, payloads=True),
+    route(
+        "GET",
+        _ALL,
+        overview,
+        "Topics and subscriptions, with their waiting messages.",
+        BusPage,
+        query=BusQuery,
+        payloads=True,
+    ),
     route(
         "GET",
         f"{_ALL}/messages",

@@ -117,7 +117,7 @@ ROUTES = (
     route("PUT", _LIMIT, change_limit, "Change a limit, or make one.", LimitView, body=PartnerLimitBody),
     route("DELETE", _LIMIT, forget_limit, "Delete a limit.", Partners, query=ReasonQuery),
     route("POST", f"{_LIMIT}/reset", reset_limit, "Go back to what code declares.", LimitView, body=ReasonBody),
-    route("POST", f"{_LIMIT}/hold", hold, "Have no worker call the partner for a while.", LimitView, body=HoldBody),
-    route("POST", f"{_LIMIT}/release", release, "End such a pause now.", LimitView, body=KeyBody),
+    route("POST", f"{_LIMIT}/hold", hold, "Stop all calls to the partner for a while.", LimitView, body=HoldBody),
+    route("POST", f"{_LIMIT}/release", release, "Allow calls to the partner again.", LimitView, body=KeyBody),
     route("POST", f"{_LIMIT}/sync", sync, "Tell the balance that the partner keeps.", LimitView, body=SyncBody),
 )

@@ -230,6 +230,6 @@ ROUTES = (
         **_SECRET,
     ),
     route("POST", f"{_ONE}/enable", enable, "Deliver to an endpoint again.", Endpoint, body=ReasonBody),
-    route("POST", f"{_ONE}/disable", disable, "Deliver no more to an endpoint.", Endpoint, body=ReasonBody),
+    route("POST", f"{_ONE}/disable", disable, "Stop deliveries to an endpoint.", Endpoint, body=ReasonBody),
     route("POST", f"{_ONE}/test", test, "Send a test event to an endpoint.", SentDelivery, status=201),
 )

@@ -145,7 +145,8 @@ class Payloads:
                 raise PayloadDamaged(f"it did not go through {name}")
         for name, _ in tags:
             if name not in self._by_name:
-                raise PayloadSealed(f"it went through codec {name!r}, and here is {', '.join(self._by_name)}: {ADVICE}")
+                ours = ", ".join(self._by_name)
+                raise PayloadSealed(f"it went through codec {name!r}, and this process has {ours}: {ADVICE}")
         if len(tags) > len(self._by_name):
             raise PayloadDamaged("it went through more codecs than this process has")
         if is_old(text):
