@@ -112,7 +112,7 @@ async def test_an_operation_whose_server_was_killed_says_so_until_another_goes_o
     monkeypatch.setattr(other.operations, "look", lambda: None)
     told = await until(lambda: Web(other.serve).get(where), lambda found: found["state"] == "interrupted")
     assert (told["problem"]["code"], told["done"]) == ("interrupted", 0)
-    assert "another one goes on" in told["problem"]["detail"]
+    assert "another server continues it" in told["problem"]["detail"]
     stuck.set()
     await other.operations._look()
     done = await until(lambda: Web(other.serve).get(where), lambda found: found["state"] == "done")
