@@ -225,8 +225,28 @@ async def test_openapi_describes_every_route_with_its_scope(gated: Web) -> None:
     assert found["paths"]["/api/v1/runs"]["post"]["x-scope"] == "operator"
     ids = [one["operationId"] for methods in found["paths"].values() for one in methods.values()]
     assert len(set(ids)) == len(ids)
+    assert not [name for name in found["components"]["schemas"] if "." in name]  # two structs had one name
+    start = found["paths"]["/api/v1/runs"]["post"]
+    assert (start["requestBody"]["required"], found["paths"]["/api/v1/runs/{id}/pause"]["post"]["requestBody"]) == (
+        True,
+        {"required": False, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ReasonBody"}}}},
+    )
+    assert "Idempotency-Key" in [one["name"] for one in start["parameters"]]
+    assert "text/event-stream" in found["paths"]["/api/v1/events"]["get"]["responses"]["200"]["content"]
+
+
+async def test_the_page_of_the_api_has_every_route_and_nothing_from_elsewhere(gated: Web) -> None:
+    found = (await gated.get("/openapi.json")).json
     page = await gated.get("/docs")
-    assert (page.status, b"<script" in page.body, b"http" in page.body) == (200, False, False)
+    text = page.body.decode()
+    assert (page.status, "<script" in text, "http" in text, "style=" in text) == (200, False, False, False)
+    for methods in found["paths"].values():
+        for operation in methods.values():
+            assert f"id='{operation['operationId']}'" in text
+    for name in found["components"]["schemas"]:
+        assert f"id='schema-{name}'" in text
+    assert """-d '{&quot;name&quot;: &quot;…&quot;}' $BATUTA/api/v1/runs""".replace("'", "&#x27;") in text
+    assert (await gated.get("/docs.css")).headers["content-type"].startswith("text/css")
 
 
 async def test_an_answer_that_did_not_change_is_not_sent_again(gated: Web) -> None:

@@ -287,5 +287,6 @@ ROUTES = (
         summary="A stream of changes (text/event-stream).",
         query=EventsQuery,
         streams=True,
+        media="text/event-stream",
     ),
 )

@@ -45,5 +45,6 @@ ROUTES = (
         scope=Scope.VIEWER,
         handler=metrics,
         summary="Metrics of this server and of the store, as text that Prometheus reads.",
+        media="text/plain",
     ),
 )

@@ -1,18 +1,16 @@
-"""OpenAPI 3.1, made from the table of routes, and a page that shows it without anything from elsewhere."""
+"""OpenAPI 3.1, made from the table of routes."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
 import msgspec
-from starlette.responses import HTMLResponse, Response
 
 from batuta.problems import MEDIA_TYPE
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import Repeat, Route, Scope
 
 _PROBLEM = {
     "type": "object",
@@ -27,6 +25,13 @@ _PROBLEM = {
         "retry_after": {"type": "number"},
     },
 }
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+}
+_LAST_EVENT_ID = {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"}}
 _REF = "#/components/schemas/{name}"
 
 
@@ -69,6 +74,10 @@ def _operation(route: Route, by_kind: dict[int, Any], components: dict[str, Any]
         parameters.append({"name": "reveal", "in": "query", "required": False, "schema": {"type": "boolean"}})
         if "reason" not in shape.get("properties", {}):
             parameters.append({"name": "reason", "in": "query", "required": False, "schema": {"type": "string"}})
+    if route.method == "POST" and route.repeat is not Repeat.FREE:
+        parameters.append(_IDEMPOTENCY_KEY)
+    if route.streams:
+        parameters.append(_LAST_EVENT_ID)
     found: dict[str, Any] = {
         "operationId": route.operation_id,
         "summary": route.summary,
@@ -79,14 +88,18 @@ def _operation(route: Route, by_kind: dict[int, Any], components: dict[str, Any]
         "x-scope": route.scope.word,
     }
     if route.body is not None:
-        found["requestBody"] = {"content": {"application/json": {"schema": by_kind[id(route.body)]}}}
+        needed = bool(components[by_kind[id(route.body)]["$ref"].rpartition("/")[2]].get("required"))
+        content = {"application/json": {"schema": by_kind[id(route.body)]}}
+        found["requestBody"] = {"required": needed, "content": content}
     return found
 
 
 def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
-    well = {"description": "It was done."}
+    well: dict[str, Any] = {"description": "It was done."}
     if route.answer is not None:
-        well["content"] = {"application/json": {"schema": by_kind[id(route.answer)]}}  # type: ignore[assignment]
+        well["content"] = {"application/json": {"schema": by_kind[id(route.answer)]}}
+    elif route.media:
+        well["content"] = {route.media: {"schema": {"type": "string"}}}
     problem = {
         "description": "The problem.",
         "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}},
@@ -105,41 +118,13 @@ async def show(call: Call) -> dict[str, Any]:
     return found
 
 
-async def docs(call: Call) -> Response:
-    """Every route on one page: no script, nothing from elsewhere."""
-    rows = "".join(_row(route) for route in call.server.table)
-    page = (
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>Batuta API</title><link rel=stylesheet href='{html.escape(call.root)}/docs.css'><h1>Batuta API</h1>"
-        f"<p>The whole description is at <a href='{html.escape(call.root)}/openapi.json'>openapi.json</a>.</p>"
-        f"<table><tr><th>Method<th>Path<th>Scope<th>What it does</tr>{rows}</table></html>"
-    )
-    return HTMLResponse(page)
-
-
-def _row(route: Route) -> str:
-    cells = (route.method, route.path, route.scope.word, route.summary)
-    return "<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in cells) + "</tr>"
-
-
-_CSS = """:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
-body { max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% }
-td, th { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #8884 }
-td:nth-child(2) { font-family: ui-monospace, monospace; overflow-wrap: anywhere }
-"""
-
-
-async def css(_: Call) -> Response:
-    return Response(_CSS, media_type="text/css")
-
-
-def _route(path: str, handler: Any, summary: str) -> Route:
-    return Route(method="GET", path=path, scope=Scope.PUBLIC, handler=handler, summary=summary, namespaced=False)
-
-
 ROUTES = (
-    _route("/openapi.json", show, "This description."),
-    _route("/docs", docs, "Every route on one page."),
-    _route("/docs.css", css, "How that page looks."),
+    Route(
+        method="GET",
+        path="/openapi.json",
+        scope=Scope.PUBLIC,
+        handler=show,
+        summary="This description.",
+        namespaced=False,
+    ),
 )

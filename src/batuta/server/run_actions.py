@@ -117,13 +117,13 @@ class ForkBody(Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class Forked(Struct, kw_only=True):
+class ForkedRun(Struct, kw_only=True):
     id: str
     run_id: UUID
     forked_from: str
 
 
-class Deleted(Struct, kw_only=True):
+class DeletedRun(Struct, kw_only=True):
     id: str
     run_id: UUID
     deleted: int
@@ -234,13 +234,13 @@ async def fork(call: Call) -> Answer:
     body: ForkBody = call.body
     handle = await call.run()
     made = await handle.fork(body.id, at=body.at, reason=body.reason, **edits(body))
-    answer = Forked(id=made.id, run_id=made.run_id, forked_from=handle.id)
+    answer = ForkedRun(id=made.id, run_id=made.run_id, forked_from=handle.id)
     return Answer(body=answer, headers=call.located("runs", str(made.run_id)))
 
 
-async def delete(call: Call) -> Deleted:
+async def delete(call: Call) -> DeletedRun:
     reason, handle = because(call.query.reason), await call.run()
-    return Deleted(id=handle.id, run_id=handle.run_id, deleted=await handle.delete(reason))
+    return DeletedRun(id=handle.id, run_id=handle.run_id, deleted=await handle.delete(reason))
 
 
 def _route(verb: str, handler: Any, summary: str, body: Any, answer: Any, **more: Any) -> Route:
@@ -281,7 +281,7 @@ ROUTES = (
         fork,
         "Fork a run: begin another one from an entry of its journal.",
         ForkBody,
-        Forked,
+        ForkedRun,
         large=True,
         status=201,
     ),
@@ -292,6 +292,6 @@ ROUTES = (
         handler=delete,
         summary="Delete a closed run with all that belongs to it.",
         query=ReasonQuery,
-        answer=Deleted,
+        answer=DeletedRun,
     ),
 )

@@ -7,6 +7,7 @@ from batuta.server import (
     audit,
     bulk,
     dead_letters,
+    docs,
     health,
     jobs,
     limits,
@@ -55,4 +56,5 @@ TABLE: tuple[Route, ...] = (
     *health.ROUTES,
     *metrics.ROUTES,
     *openapi.ROUTES,
+    *docs.ROUTES,
 )

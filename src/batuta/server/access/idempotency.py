@@ -15,12 +15,12 @@ class IdempotencyQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     limit: int = 50
 
 
-class DeleteQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+class DeleteKeyQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     key: str = ""
     reason: str = ""
 
 
-class Deleted(Struct):
+class DeletedKey(Struct):
     key: str
     deleted: bool
 
@@ -30,9 +30,9 @@ async def list_idempotency_keys(call: Call) -> IdempotencyPage:
     return await call.client.idempotency.list(prefix=query.prefix, cursor=query.cursor, limit=query.limit)
 
 
-async def delete_idempotency_key(call: Call) -> Deleted:
-    query: DeleteQuery = call.query
-    return Deleted(query.key, await call.client.idempotency.delete(query.key, reason=query.reason))
+async def delete_idempotency_key(call: Call) -> DeletedKey:
+    query: DeleteKeyQuery = call.query
+    return DeletedKey(query.key, await call.client.idempotency.delete(query.key, reason=query.reason))
 
 
 ROUTES = (
@@ -51,7 +51,7 @@ ROUTES = (
         scope=Scope.OPERATOR,
         handler=delete_idempotency_key,
         summary="Delete an idempotency key: the next request with it is carried out.",
-        query=DeleteQuery,
-        answer=Deleted,
+        query=DeleteKeyQuery,
+        answer=DeletedKey,
     ),
 )

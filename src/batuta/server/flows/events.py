@@ -15,7 +15,7 @@ from batuta.server.run_actions import ReasonBody
 from batuta.telemetry import EventAccepted
 
 
-class EventBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class FlowEventBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Something that happened. With an `external_id` that its source has used before, the first one is given back."""
 
     type: str
@@ -32,7 +32,7 @@ class EventQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
-class SentEvent(Event, kw_only=True):
+class SentFlowEvent(Event, kw_only=True):
     """An event that came in."""
 
     idempotent: bool | UnsetType = field(name="_idempotent", default=UNSET)
@@ -56,13 +56,13 @@ def _answer(call: Call, sent: Sent) -> Answer:
     outcome = "new" if sent.is_new else "repeated"
     call.server.metrics.event(EventAccepted(SystemClock().now() / SECOND, sent.event.tenant_id, outcome))
     mark = UNSET if sent.is_new else True
-    body = SentEvent(**structs.asdict(sent.event), idempotent=mark)
+    body = SentFlowEvent(**structs.asdict(sent.event), idempotent=mark)
     headers = {"Location": f"{call.root}/api/events/{sent.event.id}"}
     return Answer(body=body, status=201 if sent.is_new else 200, headers=headers)
 
 
 async def send(call: Call) -> Answer:
-    body: EventBody = call.body
+    body: FlowEventBody = call.body
     sent = await call.client.flows.events.send(
         body.type, body.payload, source=body.source, external_id=body.external_id
     )
@@ -110,8 +110,8 @@ ROUTES = (
         _ALL,
         send,
         "Accept an event, and start the active flows of its type.",
-        SentEvent,
-        body=EventBody,
+        SentFlowEvent,
+        body=FlowEventBody,
         status=201,
         large=True,
     ),
@@ -121,7 +121,7 @@ ROUTES = (
         f"{_ONE}/replay",
         replay,
         "Send an event once more, as a new one.",
-        SentEvent,
+        SentFlowEvent,
         body=ReasonBody,
         status=201,
     ),

@@ -62,7 +62,7 @@ class FlowPage(Struct):
     runs: list[LastRun]
 
 
-class FlowRunPage(Struct):
+class FlowRunView(Struct):
     """A run of a flow, with the flow that it follows."""
 
     run: FlowRunDocument
@@ -117,13 +117,13 @@ async def flow(call: Call) -> FlowPage:
     return FlowPage(workflow, [_version(one) for one in page.workflows], await _last_runs(call, workflow.id))
 
 
-async def run(call: Call) -> FlowRunPage:
+async def run(call: Call) -> FlowRunView:
     view = await call.client.flows.runs.get(call.id)
     try:
         workflow = await call.client.flows.get(view.run.workflow_id)
     except UnknownFlow:
         workflow = None
-    return FlowRunPage(whole(view), workflow)
+    return FlowRunView(whole(view), workflow)
 
 
 def _route(path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
@@ -142,7 +142,7 @@ def _route(path: str, handler: Any, summary: str, answer: Any, **more: Any) -> R
 ROUTES = (
     _route("flows", flows, "Flows with their versions and last runs.", FlowsPage, query=FlowQuery),
     _route("flows/{id}", flow, "A version of a flow, with its last runs.", FlowPage),
-    _route("flow-runs/{id}", run, "A run of a flow, with the flow that it follows.", FlowRunPage),
+    _route("flow-runs/{id}", run, "A run of a flow, with the flow that it follows.", FlowRunView),
     _route("flow-events", list_events, "Events, as a page shows them.", EventDocuments, query=EventQuery),
     _route("flow-approvals", approvals, "Approvals, as a page shows them.", ApprovalPage, query=FailedQuery),
 )

@@ -23,7 +23,7 @@ class RunBody(Struct, kw_only=True, forbid_unknown_fields=True):
     payload: dict[str, Any] | None = None
 
 
-class RunQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+class FlowRunQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     status: RunStatus | None = None
     workflow_id: str | None = None
     event_id: str | None = None
@@ -106,7 +106,7 @@ async def start(call: Call) -> Answer:
 
 
 async def list_runs(call: Call) -> FlowRunPage:
-    query: RunQuery = call.query
+    query: FlowRunQuery = call.query
     page = await call.client.flows.runs.list(
         status=query.status,
         workflow_id=query.workflow_id,
@@ -174,7 +174,7 @@ async def decide(call: Call) -> Decided:
 _ALL, _ONE = "/api/runs", "/api/runs/{id}"
 
 ROUTES = (
-    route("GET", _ALL, list_runs, "Runs of flows, newest first.", FlowRunPage, query=RunQuery, payloads=True),
+    route("GET", _ALL, list_runs, "Runs of flows, newest first.", FlowRunPage, query=FlowRunQuery, payloads=True),
     route(
         "POST", _ALL, start, "Run a published flow for an event, once.", FlowRun, body=RunBody, status=201, large=True
     ),

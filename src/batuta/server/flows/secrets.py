@@ -20,7 +20,7 @@ class SecretBody(Struct, kw_only=True, forbid_unknown_fields=True):
         return "<a secret>"
 
 
-class DeleteQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+class DeleteSecretQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
@@ -57,5 +57,5 @@ _route = partial(route, changes=Scope.ADMIN)
 ROUTES = (
     _route("GET", "/api/secrets", list_secrets, "The names of secrets of flows.", SecretNames),
     _route("PUT", _ONE, set_secret, "Store a secret. It is never shown again.", SecretSet, body=SecretBody, large=True),
-    _route("DELETE", _ONE, delete_secret, "Delete a secret.", SecretDeleted, query=DeleteQuery),
+    _route("DELETE", _ONE, delete_secret, "Delete a secret.", SecretDeleted, query=DeleteSecretQuery),
 )

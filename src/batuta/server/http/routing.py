@@ -56,6 +56,8 @@ class Route(Struct, frozen=True, kw_only=True):
     """The struct of the request body; None: it has none."""
     answer: Any = None
     """The type of the answer's JSON."""
+    media: str = ""
+    """The media type of an answer that is no JSON."""
     status: int = 200
     namespaced: bool = True
     """It works in one namespace, which the credential decides."""

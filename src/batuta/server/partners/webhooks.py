@@ -70,7 +70,7 @@ class RotateSecretBody(Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class EventBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class WebhookBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """An event for the endpoints that take its type. `id`: the webhook's; one that was sent is not sent again."""
 
     type: str
@@ -85,7 +85,7 @@ class SentDelivery(Struct, kw_only=True):
     is_new: bool
 
 
-class SentEvent(Struct, kw_only=True):
+class SentWebhook(Struct, kw_only=True):
     deliveries: list[SentDelivery]
 
 
@@ -174,9 +174,9 @@ async def test(call: Call) -> Answer:
 
 
 async def send(call: Call) -> Answer:
-    body: EventBody = call.body
+    body: WebhookBody = call.body
     made = await call.client.webhooks.send(body.type, body.data, id=body.id, endpoints=body.endpoints)
-    return Answer(body=SentEvent(deliveries=[_sent(one) for one in made]), status=201)
+    return Answer(body=SentWebhook(deliveries=[_sent(one) for one in made]), status=201)
 
 
 async def resend(call: Call) -> Answer:
@@ -198,7 +198,7 @@ ROUTES = (
         status=201,
         **_SECRET,
     ),
-    route("POST", f"{_ALL}/send", send, "Send an event.", SentEvent, body=EventBody, status=201, large=True),
+    route("POST", f"{_ALL}/send", send, "Send an event.", SentWebhook, body=WebhookBody, status=201, large=True),
     route(
         "GET",
         f"{_ALL}/deliveries",
