@@ -113,6 +113,25 @@ async def test_concurrency_is_never_more_than_the_limit() -> None:
         assert now() - before < 5 * 10 * 1.2
 
 
+async def test_concurrency_beside_a_rate_is_used_again_as_soon_as_a_call_ends() -> None:
+    both = partner_limit("both", rate="100/s", concurrency=2)
+
+    @activity(gates=[both])
+    async def act() -> None:
+        await asyncio.sleep(0.05)
+        calls.append((now(), ""))
+
+    @workflow
+    async def run() -> None:
+        await act()
+
+    async with world(run, act) as env:
+        before = now()
+        handles = [await env.start(run) for _ in range(100)]
+        await finish(env, handles, 100)
+        assert calls[-1][0] - before < 100 / 2 * 0.05 * 1.2
+
+
 async def test_a_call_may_weigh_more_than_one() -> None:
     heavy = partner_limit("heavy", rate="10/min", weight=lambda count: count)
 

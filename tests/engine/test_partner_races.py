@@ -147,3 +147,41 @@ async def test_concurrency_that_another_process_gives_back_is_asked_for_at_once(
     await asyncio.sleep(0.5)
     assert "one/*" in other.woken
     assert not isinstance(theirs.enter(CALL), Refusal)
+
+
+@pytest.mark.parametrize("rate", [None, "1000/s"])
+async def test_concurrency_is_shared_with_a_process_that_waits_for_it(host: Host, rate: str | None) -> None:
+    """However many calls wait in the one that has it."""
+    gates = [partner_limit("four", rate=rate, concurrency=4) for _ in range(2)]
+    other = Host(host.store._store)
+    mine, theirs = gates[0].bind(host), gates[1].bind(other)  # type: ignore[arg-type]
+    inside = [await entered(host, mine) for _ in range(4)]
+    host.rows, other.rows = 50, 2
+    got: list[Any] = []
+
+    async def both_ask() -> None:
+        for who, keeper, found in ((host, mine, inside), (other, theirs, got)):
+            ticket = keeper.enter(CALL)
+            await who.settle()
+            if not isinstance(ticket, Refusal):
+                found.append(ticket)
+            assert len(inside) + len(got) <= 4
+
+    for _ in range(20):
+        await both_ask()
+        await asyncio.sleep(1)
+        mine.leave(inside.pop(), Outcome())
+        await host.settle()
+        await both_ask()
+    assert (len(inside), len(got)) == (2, 2)
+    other.rows = 0
+    for ticket in got:
+        theirs.leave(ticket, Outcome())
+    got.clear()
+    await asyncio.sleep(5)
+    for _ in range(4):
+        await both_ask()
+        if got:
+            theirs.leave(got.pop(), Outcome())
+        await asyncio.sleep(1)
+    assert len(inside) >= 3, "nobody waits: it may have what is free"

@@ -147,6 +147,13 @@ class _Permits(Struct, eq=False):
     asking: bool = False
     idle: bool = False
     """Free concurrency is about to be given back."""
+    full: bool = False
+    """The store had no more concurrency for the calls that wait here."""
+    share: float = inf
+    """How much concurrency this process may keep while others wait for it."""
+    asked_at: float = 0.0
+    ended: bool = False
+    """A call has ended while the store was asked."""
 
 
 class LimitKeeper:
@@ -240,17 +247,32 @@ class LimitKeeper:
         settings = self._settings
         if settings is None:
             return
+        now = self._monotonic()
         shared = bool(settings.rates) or settings.bucket is not None
-        again = lease == pool.lease if shared else not pool.asking  # leased concurrency serves the next call here
-        if again and pool.turn >= self._turn and self._monotonic() >= pool.held_until:
+        # Leased concurrency serves the next call here, unless others wait for it.
+        again = lease == pool.lease if shared else not pool.asking and pool.using < pool.share
+        if again and pool.turn >= self._turn and now >= pool.held_until:
             pool.free += weight
             pool.used = max(0, pool.used - weight) if lease is not None else pool.used
             pool.expires = pool.expires if shared else inf
             if pool.free >= pool.owed:
                 self._host.wake(pool.topic, None if pool.owed else 1)
-        if settings.concurrency is not None and not pool.idle:
+        if settings.concurrency is None:
+            return
+        if self._gives_at_once(pool, now, again=again):
+            pool.ended = pool.asking
+            self._ask(pool, 0)
+        elif not pool.idle:
             pool.idle = True
             self._host.call_later(_IDLE, lambda: self._give_back(pool))
+
+    def _gives_at_once(self, pool: _Permits, now: float, *, again: bool) -> bool:
+        """Whether concurrency that has come free goes to the store now: calls wait for it, here or elsewhere."""
+        if again and now - pool.asked_at < SOON:  # later the store is to say whether others wait
+            return False
+        if pool.share < inf:
+            return True
+        return (pool.full or now >= pool.blocked_until) and self._host.waiting(pool.topic) > 0
 
     def _give_back(self, pool: _Permits) -> None:
         """Give unused places to other workers."""
@@ -283,18 +305,20 @@ class LimitKeeper:
         settings = self._settings
         if pool.asking or settings is None:
             return
-        pool.asking = True
+        pool.asking, pool.ended = True, False
 
         async def work() -> None:
             try:
                 await self._lease(pool, weight, settings)
             finally:
                 pool.asking = False
+            if pool.ended:
+                self._ask(pool, 0)
 
         self._partners.begin(work, lambda: None)
 
     async def _lease(self, pool: _Permits, weight: int, settings: LimitSettings) -> None:
-        sent = self._monotonic()
+        sent = pool.asked_at = self._monotonic()
         owed = pool.owed if sent < pool.owed_until else 0
         least = weight and max(weight, owed)
         waits = max(weight, self._host.waiting(pool.topic) * max(1, weight))
@@ -311,12 +335,13 @@ class LimitKeeper:
         # The store's time was somewhere after `sent`: counted from there, permits end too early rather than too late.
         pool.expires = sent + (grant.valid_until - grant.now) / SECOND if grant.valid_until else inf
         pool.blocked_until = sent + (grant.next_at - grant.now) / SECOND if grant.next_at and want else 0.0
+        pool.full, pool.share = grant.full, inf if grant.share is None else grant.share
         pool.free = grant.units
-        if not (settings.rates or settings.bucket is not None):
-            pool.free += max(0, wish.using - pool.using)  # they ended meanwhile, and the store counts them here
+        if not (settings.rates or settings.bucket is not None):  # some ended meanwhile, and the store counts them here
+            pool.free += int(max(0, min(wish.using - pool.using, pool.share - pool.using - pool.free)))
         self._distrust(pool, grant)
         wait = max(0.001, pool.blocked_until - self._monotonic())
-        self._host.wake(pool.topic, pool.free if wait < SOON and not pool.owed else None)
+        self._host.wake(pool.topic, pool.free if (wait < SOON or pool.full) and not pool.owed else None)
         if want and wait < SOON and self._host.waiting(pool.topic):
             self._host.call_later(wait, lambda: self._again(pool, max(1, weight)))
 

@@ -21,6 +21,8 @@ LEASE = 15 * SECOND
 """Concurrency that a process does not renew for so long is given back."""
 CLAIM = 30 * SECOND
 """For so long units are kept for a heavy call that does not ask again."""
+WAITS = 3 * SECOND
+"""For so long a process that got too little concurrency counts as waiting: it asks again within a second."""
 _MOST = 1_000_000_000
 
 
@@ -125,6 +127,10 @@ class Grant(Struct):
     """Where the units are counted, by the rate's period."""
     freed: bool = False
     """Concurrency was given back for which others wait."""
+    full: bool = False
+    """Concurrency is what lacks."""
+    share: int | None = None
+    """Others wait for concurrency: what this process may keep of it."""
 
 
 class Wish(Struct, frozen=True):
@@ -154,8 +160,8 @@ class LimitCounts(Struct, kw_only=True):
     """By the rate's period."""
     leases: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By process: calls that may be under way there, and until when it has them."""
-    wanted: bool = False
-    """A process waits for concurrency of others."""
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Processes that wait for concurrency of others, and until when they count."""
     claim: tuple[int, int] | None = None
     """So many units are kept for a heavy call that waits, until when: lighter ones would take each that comes free."""
     tokens: float | None = None
@@ -245,13 +251,20 @@ class LimitCounts(Struct, kw_only=True):
     def _share(self, grant: Grant, concurrency: int, wish: Wish, kept: int, now: int) -> None:
         latest = now + LEASE  # one that ends later is from before the clock was set back
         self.leases = {one: (count, min(end, latest)) for one, (count, end) in self.leases.items() if end > now}
+        self.waiting = {one: end for one, end in self.waiting.items() if now < end <= now + WAITS}
+        self.waiting.pop(wish.holder, None)
         taken = wish.using + sum(count for one, (count, _) in self.leases.items() if one != wish.holder)
-        left, wanted = max(0, concurrency - taken), self.wanted
-        self.wanted = left - kept < max(grant.units, wish.least) if wish.units else wanted and not left
-        grant.freed = wanted and not self.wanted
-        if left - kept < grant.units:
-            grant.units, grant.why = max(0, left - kept), f"{concurrency} are under way"
+        left = free = max(0, concurrency - taken)
+        if self.waiting:
+            sharing = {wish.holder, *self.leases, *self.waiting}
+            grant.share = max(1, concurrency // len(sharing))
+            free = min(free, max(grant.share, wish.least) - wish.using)
+        if free - kept < grant.units:
+            grant.units, grant.why, grant.full = max(0, free - kept), f"{concurrency} are under way", True
             grant.next_at = grant.next_at or now + SECOND
+        grant.freed = bool(self.waiting) and left > grant.units
+        if grant.full and wish.units:
+            self.waiting[wish.holder] = now + WAITS
 
     def _draw(self, grant: Grant, bucket: Bucket, kept: int, now: int) -> None:
         per_micro = bucket.refill.count / bucket.refill.period
