@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import json
 
-from batuta.authoring.client.flows import FlowBackend
+from batuta.authoring.client.flows import FlowService
 from batuta.errors import InvalidInput
 from batuta.journal.audit import Verb
 from batuta.journal.server.documents import FLOW_SECRETS, KEEP_SECRETS, DocumentStore
@@ -29,7 +29,7 @@ async def stored_secret(store: DocumentStore, name: str) -> str | None:
 class StoredSecrets:
     """The secrets of one namespace. Their values are written, and never given back."""
 
-    def __init__(self, backend: FlowBackend) -> None:
+    def __init__(self, backend: FlowService) -> None:
         self._backend = backend
 
     async def set(self, name: str, value: str, *, reason: str = "") -> None:

@@ -45,7 +45,7 @@ class NewApiKey(ApiKey, kw_only=True):
         return f"<new API key {self.prefix} ({self.name}, {self.scope})>"
 
 
-class ApiKeyBackend(Protocol):
+class ApiKeyService(Protocol):
     """Keeps keys."""
 
     async def create(self, name: str, scope: str, expires: float | None, reason: str) -> NewApiKey: ...
@@ -60,7 +60,7 @@ class ApiKeyBackend(Protocol):
 class ApiKeys:
     """The keys of the server for one namespace: `client.api_keys`. With namespace `*`: keys for every namespace."""
 
-    def __init__(self, backend: ApiKeyBackend) -> None:
+    def __init__(self, backend: ApiKeyService) -> None:
         self._backend = backend
 
     async def create(self, name: str, scope: str, *, expires: Duration | None = None, reason: str = "") -> NewApiKey:

@@ -109,7 +109,7 @@ class Remake(Struct, kw_only=True):
     """Of a fork: its id, with `{id}` in place of that of its run."""
 
 
-class BulkBackend(Protocol):
+class BulkService(Protocol):
     """Backend calls for operators."""
 
     async def count(self, where: RunFilter) -> int: ...
@@ -128,7 +128,7 @@ class BulkBackend(Protocol):
 class Selection:
     """Runs that match a filter: `client.select(...)`. Each method evaluates the filter again."""
 
-    def __init__(self, backend: BulkBackend, where: RunFilter, course: Course | None = None) -> None:
+    def __init__(self, backend: BulkService, where: RunFilter, course: Course | None = None) -> None:
         self._backend, self._where, self._course = backend, where, course
 
     def on(self, course: Course) -> Selection:

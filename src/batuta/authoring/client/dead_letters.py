@@ -63,7 +63,7 @@ Named = Sequence[RunId] | LetterFilter
 """Which dead letters: these, or all that match."""
 
 
-class DeadLetterBackend(Protocol):
+class DeadLetterService(Protocol):
     """Keeps dead letters."""
 
     async def find(self, id: str | RunId) -> DeadLetter:
@@ -94,7 +94,7 @@ class DeadLetters:
     definition), kind, queue, key, error, activity, id_prefix, after and before (datetimes: when it failed).
     """
 
-    def __init__(self, backend: DeadLetterBackend) -> None:
+    def __init__(self, backend: DeadLetterService) -> None:
         self._backend = backend
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterPage:

@@ -15,7 +15,7 @@ from batuta.journal.schedules import ScheduleRow
 from batuta.journal.server.documents import DocumentStore
 
 
-class FlowBackend(Protocol):
+class FlowService(Protocol):
     """The store's part about flows, and the actor."""
 
     @property

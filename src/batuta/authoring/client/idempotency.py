@@ -33,7 +33,7 @@ class IdempotencyPage(Struct):
     cursor: str | None
 
 
-class IdempotencyBackend(Protocol):
+class IdempotencyService(Protocol):
     """Keeps keys."""
 
     async def list(self, after: str, limit: int, prefix: str) -> Sequence[IdempotencyKey]: ...
@@ -43,7 +43,7 @@ class IdempotencyBackend(Protocol):
 class IdempotencyKeys:
     """The idempotency keys of one namespace: `client.idempotency`."""
 
-    def __init__(self, backend: IdempotencyBackend) -> None:
+    def __init__(self, backend: IdempotencyService) -> None:
         self._backend = backend
 
     async def list(self, *, cursor: str | None = None, limit: int = 50, prefix: str = "") -> IdempotencyPage:

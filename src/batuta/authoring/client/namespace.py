@@ -13,7 +13,7 @@ from batuta.journal.server.requests import RequestStore
 from batuta.names import check_reason
 
 
-class NamespaceBackend(Protocol):
+class NamespaceService(Protocol):
     """Knows the namespace."""
 
     @property
@@ -40,7 +40,7 @@ class NamespaceBackend(Protocol):
 class Namespace:
     """The namespace of a client: `client.namespace`."""
 
-    def __init__(self, backend: NamespaceBackend) -> None:
+    def __init__(self, backend: NamespaceService) -> None:
         self._backend = backend
 
     @property

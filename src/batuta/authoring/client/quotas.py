@@ -37,7 +37,7 @@ def _rate(value: object) -> float | None:
     return value
 
 
-class QuotaBackend(Protocol):
+class QuotaService(Protocol):
     """Stores the quotas, and enforces them."""
 
     async def set(self, quota: Quota) -> bool: ...
@@ -48,7 +48,7 @@ class QuotaBackend(Protocol):
 class Quotas:
     """How much may be started in a namespace: `client.quotas`. Without any: as much as the database takes."""
 
-    def __init__(self, backend: QuotaBackend) -> None:
+    def __init__(self, backend: QuotaService) -> None:
         self._backend = backend
 
     async def list(self) -> Sequence[Quota]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from batuta.journal.retention import Retention
 
 
-class RetentionBackend(Protocol):
+class RetentionService(Protocol):
     """Stores the rules, and enforces them."""
 
     async def set(self, rule: Retention) -> bool: ...
@@ -21,7 +21,7 @@ class RetentionBackend(Protocol):
 class Retentions:
     """How long closed runs of a namespace are kept: `client.retention`. Without any rule: for ever."""
 
-    def __init__(self, backend: RetentionBackend) -> None:
+    def __init__(self, backend: RetentionService) -> None:
         self._backend = backend
 
     async def list(self) -> Sequence[Retention]:

@@ -177,7 +177,7 @@ class ScheduleView(Struct, kw_only=True):
     updated_at: datetime
 
 
-class ScheduleBackend(Protocol):
+class ScheduleService(Protocol):
     """Keeps schedules. Raises UnknownSchedule where one is named that is not there."""
 
     async def create(self, schedule: Schedule) -> ScheduleView:
@@ -198,7 +198,7 @@ class ScheduleBackend(Protocol):
 class Schedules:
     """The schedules of a namespace: `client.schedules`. Where one is named that is not there: UnknownSchedule."""
 
-    def __init__(self, backend: ScheduleBackend, handle: Callable[[RunRef], Handle[Any]]) -> None:
+    def __init__(self, backend: ScheduleService, handle: Callable[[RunRef], Handle[Any]]) -> None:
         self._backend, self._handle = backend, handle
 
     async def create(self, schedule: Schedule) -> ScheduleView:

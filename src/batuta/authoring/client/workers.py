@@ -36,7 +36,7 @@ class WorkerRow(Struct, kw_only=True):
     """How many it owns now."""
 
 
-class WorkersBackend(Protocol):
+class WorkerService(Protocol):
     """Knows the workers of the namespace."""
 
     async def list(self) -> Sequence[WorkerRow]: ...
@@ -47,7 +47,7 @@ class WorkersBackend(Protocol):
 class Workers:
     """The workers of the namespace: `client.workers`."""
 
-    def __init__(self, backend: WorkersBackend) -> None:
+    def __init__(self, backend: WorkerService) -> None:
         self._backend = backend
 
     async def list(self) -> Sequence[WorkerRow]:

@@ -33,7 +33,7 @@ _PAGE = 1_000
 
 
 class BulkOperations:
-    """Implements `authoring.client.bulk_operations.BulkBackend` on a store."""
+    """Implements `authoring.client.bulk_operations.BulkService` on a store."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ _LISTED = 1_000
 
 
 class NativeDeadLetters:
-    """Implements `authoring.client.dead_letters.DeadLetterBackend` on a store. `act` says who acts; `code_here` has the
+    """Implements `authoring.client.dead_letters.DeadLetterService` on a store. `act` says who acts; `code_here` has the
     code of workers in this process."""
 
     def __init__(

@@ -81,7 +81,7 @@ class NativeQueues:
 
 
 class NativeWorkers:
-    """Implements `authoring.client.workers.WorkersBackend` on a store."""
+    """Implements `authoring.client.workers.WorkerService` on a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

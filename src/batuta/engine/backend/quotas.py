@@ -251,7 +251,7 @@ def _named(request: Request) -> tuple[str, IfExists, int] | None:
 
 
 class NativeQuotas:
-    """Implements `authoring.client.quotas.QuotaBackend` on a store."""
+    """Implements `authoring.client.quotas.QuotaService` on a store."""
 
     def __init__(self, store: Store, actor: Actor, guard: Guard) -> None:
         self._store, self._actor, self._guard = store, actor, guard

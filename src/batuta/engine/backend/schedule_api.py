@@ -45,7 +45,7 @@ StartOne = Callable[[StartRequest], NewRun]
 
 
 class NativeSchedules:
-    """Implements `authoring.client.schedules.ScheduleBackend` on a store."""
+    """Implements `authoring.client.schedules.ScheduleService` on a store."""
 
     def __init__(self, store: Store, workflow_run: StartOne, actor: Actor) -> None:
         self._store, self._workflow_run, self._actor = store, workflow_run, actor

@@ -38,7 +38,7 @@ BY_HAND = 0.5
 
 
 class NativeRetention:
-    """Implements `authoring.client.retention.RetentionBackend` on a store."""
+    """Implements `authoring.client.retention.RetentionService` on a store."""
 
     def __init__(self, store: Store, actor: Actor) -> None:
         self._store, self._actor = store, actor

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import Struct, json, structs
 
-from batuta.authoring.client.flows import FlowBackend
+from batuta.authoring.client.flows import FlowService
 from batuta.errors import FlowConflict, InvalidInput, StoreUnavailable, UnknownFlow
 from batuta.flows.document import FlowDocument, waited_fields
 from batuta.flows.models import Workflow, normalised_type
@@ -38,7 +38,7 @@ class WorkflowPage(Struct):
 class Catalog:
     """The flows of one namespace."""
 
-    def __init__(self, backend: FlowBackend) -> None:
+    def __init__(self, backend: FlowService) -> None:
         self._backend = backend
 
     async def create(self, document: Mapping[str, Any] | bytes | str, *, reason: str = "") -> Workflow:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from batuta.authoring.client.flows import FlowBackend
+from batuta.authoring.client.flows import FlowService
 from batuta.clock import SystemClock
 from batuta.errors import InvalidInput, PayloadSealed, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
 from batuta.flows.calls.catalog import WAITS, check_limit, no_cursor, uuid_or
@@ -54,7 +54,7 @@ class EventPage(Struct):
 class Events:
     """The events of one namespace: `client.flows.events`."""
 
-    def __init__(self, client: Client, backend: FlowBackend, max_payload: int) -> None:
+    def __init__(self, client: Client, backend: FlowService, max_payload: int) -> None:
         self._client, self._backend, self._max_payload = client, backend, max_payload
         self._triggers: OrderedDict[str, list[Trigger]] = OrderedDict()
         """Active flows by type. The store compares them when an event is written."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batuta.authoring.client.flows import FlowBackend
+from batuta.authoring.client.flows import FlowService
 from batuta.flows.calls import serving, starters
 from batuta.flows.calls.catalog import Catalog
 from batuta.flows.calls.events import Client, Events
@@ -19,7 +19,7 @@ from batuta.serde import MAX_PAYLOAD
 class Flows(Catalog):
     """The flows of one namespace, with its `events` and the `runs` of flows."""
 
-    def __init__(self, client: Client, backend: FlowBackend, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(self, client: Client, backend: FlowService, max_payload: int = MAX_PAYLOAD) -> None:
         super().__init__(backend)
         self._client: Any = client
         self.secrets = StoredSecrets(backend)

@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from batuta.authoring.backend import Description
-from batuta.authoring.client.flows import FlowBackend
+from batuta.authoring.client.flows import FlowService
 from batuta.errors import FlowConflict, InvalidInput, StoreUnavailable, UnknownEvent, UnknownFlow, UnknownRun
 from batuta.flows.calls.catalog import Catalog, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.events import LONGEST_EXTERNAL_ID, Client, Events
@@ -90,7 +90,7 @@ _Ids = list[str]
 class FlowRuns:
     """The runs of flows in one namespace: `client.flows.runs`."""
 
-    def __init__(self, client: Client, backend: FlowBackend, catalog: Catalog, events: Events) -> None:
+    def __init__(self, client: Client, backend: FlowService, catalog: Catalog, events: Events) -> None:
         self._client, self._backend, self._catalog, self._events = client, backend, catalog, events
 
     # -- starting

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from batuta.authoring.client.flows import FlowBackend
+from batuta.authoring.client.flows import FlowService
 from batuta.bus.subscriptions import Subscription
 from batuta.clock import SECOND
 from batuta.durations import Duration
@@ -94,7 +94,7 @@ def joined_lists(ours: Sequence[Any] | None, own: Sequence[Any] | None) -> list[
 class FlowWorker:
     """A worker, and more of them for what flows need that are published later. Made by `client.worker(flows=...)`."""
 
-    def __init__(self, client: Client, backend: FlowBackend, flows: WorkerFlows, own: Mapping[str, Any]) -> None:
+    def __init__(self, client: Client, backend: FlowService, flows: WorkerFlows, own: Mapping[str, Any]) -> None:
         """`own`: what the worker has beside flows, and its settings."""
         self._client, self._backend, self._flows, self._own = client, backend, flows, own
         self._made = starters.Starters(client.flows)
@@ -194,7 +194,7 @@ class FlowWorker:
         return found
 
 
-async def active_rows(backend: FlowBackend) -> list[FlowRow]:
+async def active_rows(backend: FlowService) -> list[FlowRow]:
     found: list[FlowRow] = []
     after: tuple[str, int] | None = None
     while page := await backend.store.flows(FlowFilter(active=True), after, 200):

@@ -21,7 +21,7 @@ log = logging.getLogger("batuta.server")
 
 
 class NativeApiKeys:
-    """Implements `authoring.client.api_keys.ApiKeyBackend` on a store."""
+    """Implements `authoring.client.api_keys.ApiKeyService` on a store."""
 
     def __init__(self, store: Store, actor: Actor) -> None:
         self._store, self._actor = store, actor

@@ -28,7 +28,7 @@ _MOST, _BYTES = 200, 4 * 1024 * 1024
 
 
 class NativeFlows:
-    """Implements `authoring.client.flows.FlowBackend` on a store."""
+    """Implements `authoring.client.flows.FlowService` on a store."""
 
     def __init__(self, store: Store, actor: Actor, guard: Guard, schedules: NativeSchedules) -> None:
         self._store, self._actor, self._guard, self._schedules = store, actor, guard, schedules

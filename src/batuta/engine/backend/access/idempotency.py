@@ -12,7 +12,7 @@ from batuta.journal.store import Store
 
 
 class NativeIdempotency:
-    """Implements `authoring.client.idempotency.IdempotencyBackend` on a store."""
+    """Implements `authoring.client.idempotency.IdempotencyService` on a store."""
 
     def __init__(self, store: Store, actor: Actor) -> None:
         self._store, self._actor = store, actor

@@ -14,7 +14,7 @@ from batuta.journal.store import Store
 
 
 class NativeNamespace:
-    """Implements `authoring.client.namespace.NamespaceBackend` on a store."""
+    """Implements `authoring.client.namespace.NamespaceService` on a store."""
 
     def __init__(self, store: Store, actor: Actor) -> None:
         self._store, self._actor = store, actor
