@@ -41,7 +41,7 @@ class App(Struct, frozen=True, kw_only=True):
     retention: Sequence[Retention] = ()
     middleware: Sequence[Middleware] = ()
     subscriptions: Sequence[Subscription] = ()
-    """Of topics of the bus, made with `batuta.bus.subscribe`."""
+    """Subscriptions to topics of the bus, made with `batuta.bus.subscribe`."""
     webhooks: bool = False
     """It delivers webhooks."""
     flows: bool | Flows = False

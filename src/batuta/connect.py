@@ -11,7 +11,7 @@ from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.errors import InvalidInput, InvalidURL
 from batuta.names import check_name
 
-if TYPE_CHECKING:  # imported by the first use: `import batuta`, for whoever writes workflows, does without a client
+if TYPE_CHECKING:  # imported by the first use: `import batuta` in modules that only define workflows needs no client
     from batuta.bus.broker import Broker
     from batuta.client import Batuta
     from batuta.clock import Clock

@@ -95,9 +95,9 @@ class AttemptView(Struct, kw_only=True):
     seq: int
     number: int
     started_at: datetime | None
-    """Of a lost one: when it was asked for, or its worker could begin it."""
+    """For a lost attempt: when it was asked for, or when its worker could begin it."""
     ended_at: datetime | None
-    """Of a lost one: when its run was taken from the dead worker."""
+    """For a lost attempt: when its run was taken from the dead worker."""
     next_at: datetime | None = None
     error: str | None = None
     details: str | None = None
@@ -116,7 +116,7 @@ class Description(Struct, kw_only=True):
     id: str
     run_id: RunId
     workflow: str
-    """Of a run of an activity: the activity."""
+    """For a run of an activity: the activity."""
     kind: RunKind
     state: RunState
     reason: str
@@ -252,7 +252,7 @@ class RunService(Protocol):
     async def count_states(self, where: RunFilter) -> dict[RunState, int]: ...
 
     async def attempts(self, ref: RunRef) -> Attempts:
-        """Those of each call, from the first to the last."""
+        """The attempts of each call, from the first to the last."""
         ...
 
     async def timeline(self, ref: RunRef) -> Any:
@@ -291,7 +291,7 @@ class MessageService(Protocol):
 
 
 class RunBackend(Protocol):
-    """What a handle asks."""
+    """The services that a handle uses."""
 
     home: asyncio.AbstractEventLoop | None
     """The event loop on which its client was opened: its methods are awaited there."""

@@ -41,7 +41,7 @@ class Refusal(Struct, frozen=True):
     """Seconds after which the call is to ask again. It asks earlier when the gate is woken."""
     why: str = ""
     topic: str = ""
-    """What `GateHost.wake` wakes it by; empty: the gate's name."""
+    """The name by which `GateHost.wake` wakes it; empty: the gate's name."""
     spread: float = 0.0
     """More seconds for a call that waits, so that not all come back at once. They are not told in errors."""
     pending: bool = False
@@ -146,7 +146,7 @@ class Gate:
         """An attempt that was let in has ended."""
 
     def error(self, refusal: Refusal) -> GateRefused:
-        """What a call fails with that does not wait."""
+        """The error of a call that does not wait."""
         return GateRefused(self.name, refusal.why, refusal.wait)
 
     def __repr__(self) -> str:
@@ -154,7 +154,7 @@ class Gate:
 
 
 class Keepers:
-    """Those of one host. Each gate holds its own: a host forgets unused gates."""
+    """The keepers of one host. Each gate holds its own: a host forgets unused gates."""
 
     def __init__(self, host: GateHost) -> None:
         self._host = host
@@ -196,7 +196,7 @@ def check_gates(gates: object) -> tuple[Gate, ...]:
 
 
 Passes = list[tuple[Keeper, object]]
-"""What let a call in, with what each is given back."""
+"""The gates that let a call in, with the pass of each."""
 
 
 def enter_all(keepers: Sequence[tuple[Gate, Keeper]], call: GateCall) -> Passes | tuple[Gate, Refusal]:
@@ -220,7 +220,7 @@ def enter_all(keepers: Sequence[tuple[Gate, Keeper]], call: GateCall) -> Passes 
 
 
 def refusal_error(gate: Gate, refusal: Refusal) -> Exception:
-    """What a call fails with that does not wait, or waited for long enough."""
+    """The error of a call that does not wait, or has waited for long enough."""
     try:
         error: object = gate.error(refusal)
         if isinstance(error, Exception):

@@ -43,7 +43,7 @@ class Sent(Struct):
     """signal or update."""
     name: str
     id: str
-    """Of the run that it is for."""
+    """The id of the run that it is for."""
     headers: dict[str, str]
     """Kept with the message, and in the journal of the run that reads it."""
 
@@ -54,7 +54,7 @@ class AttemptFacts(Struct, frozen=True):
     name: str
     attempt: int
     id: str
-    """Of the run that called it, as are `run_id` and `seq`."""
+    """The id of the run that called it, as are `run_id` and `seq`."""
     run_id: RunId
     seq: int
     kind: str
@@ -78,7 +78,7 @@ class ActivityCall(Struct, eq=False, gc=False):
     trace: str
     """The W3C `traceparent` that the run was started with."""
     headers: Mapping[str, str]
-    """Those of the run; they must not be changed here."""
+    """The headers of the run; they must not be changed here."""
 
     @property
     def facts(self) -> AttemptFacts:
@@ -86,7 +86,7 @@ class ActivityCall(Struct, eq=False, gc=False):
         return self.of.facts()
 
     def info(self) -> ActivityInfo:
-        """What `activity_info()` says in its code."""
+        """The same as `activity_info()` in its code."""
         return self.of.info()
 
 
@@ -98,7 +98,7 @@ class RunCall(Struct, eq=False):
 
     @property
     def info(self) -> RunInfo:
-        """What `info()` says in its code, as of now."""
+        """The same as `info()` in its code, as of now."""
         return info()
 
     @property

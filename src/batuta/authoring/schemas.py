@@ -53,7 +53,7 @@ class MessageSchema(Struct, kw_only=True):
 
 
 class CodeSchema(Struct, kw_only=True):
-    """What a workflow or a job takes and gives."""
+    """The input and output of a workflow or a job."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""What a client asks of the engine: starts, and a service for each noun."""
+"""The engine as a client sees it: starts, and a service for each noun."""
 
 from __future__ import annotations
 

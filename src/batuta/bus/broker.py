@@ -19,7 +19,7 @@ Receive = Callable[[Sequence[NewMessage]], Awaitable[None]]
 
 
 class Sent(Struct, kw_only=True):
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     numbers: list[int]
     """Messages that the broker has, by their numbers."""

@@ -44,7 +44,7 @@ _trace_of = json.Decoder(_Traced).decode
 
 
 class Deliveries:
-    """Those of one worker."""
+    """The deliveries of one worker."""
 
     def __init__(
         self, backend: Backend, jobs: Mapping[str, Job[..., object]], topics: Mapping[str, str], keep: float
@@ -112,7 +112,7 @@ class Deliveries:
         return [_begun(one, ref.run_id) for one, ref in zip(readable, refs, strict=True)]
 
     async def _begin_each(self, deliveries: Sequence[Delivery], requests: Sequence[JobRequest]) -> list[Begun]:
-        """One that cannot begin must not hold up the others."""
+        """A delivery that cannot begin must not hold up the others."""
         found: list[Begun] = []
         for one, request in zip(deliveries, requests, strict=True):
             try:

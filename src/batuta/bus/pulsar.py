@@ -199,7 +199,7 @@ async def _gathered(consumer: Any, pending: asyncio.Task[Any] | None) -> tuple[l
 
 
 def _looked_at(task: asyncio.Task[Any]) -> None:
-    """The driver says in its own way that the consumer was closed: nobody has to know."""
+    """Ignores the driver's own error for a closed consumer."""
     if not task.cancelled():
         task.exception()
 

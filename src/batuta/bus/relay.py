@@ -41,10 +41,10 @@ class Relay:
         self._news = asyncio.Event()
         self._send_name, self._refused_name = f"relay.{broker.name}", f"{DELIVERY}relay.{broker.name}"
         self.queue = self._send_name
-        """Of its own: whatever queues a worker serves, it sends."""
+        """Its own queue: every worker sends, whatever queues it serves."""
 
     def jobs(self) -> list[Job[..., Any]]:
-        """What its worker must have."""
+        """The jobs that its worker must have."""
 
         async def send() -> int:
             return await self._send_all()

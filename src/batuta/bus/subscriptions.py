@@ -23,7 +23,7 @@ LONGEST_NAME = 150
 
 
 class Client(Protocol):
-    """What a delivery asks of the client."""
+    """The part of the client that a delivery uses."""
 
     @property
     def start(self) -> Any: ...

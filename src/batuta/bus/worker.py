@@ -1,4 +1,4 @@
-"""What a worker with subscriptions does beside executing runs."""
+"""The background tasks of a worker with subscriptions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def delivery_jobs(subscriptions: Sequence[Subscription], client: Client) -> dict
 
 
 class Worker(Protocol):
-    """What is needed of a worker."""
+    """The part of a worker that the bus uses."""
 
     @property
     def settings(self) -> Settings: ...

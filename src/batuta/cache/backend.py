@@ -1,4 +1,4 @@
-"""What a cache needs of the place where it keeps its bytes."""
+"""The interface of a place where a cache keeps its bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CacheBackend(Protocol):
         ...
 
     async def lock(self, key: str, token: str, lifetime: float) -> bool:
-        """Take the lock for loading a value; False while somebody else has it."""
+        """Take the lock for loading a value; False while another process has it."""
         ...
 
     async def unlock(self, key: str, token: str) -> None:

@@ -94,7 +94,7 @@ def write_shapes(file: Path, shapes: Mapping[str, Shaped]) -> None:
 
 
 def compare(file: Path, locked: Mapping[str, Locked], shapes: Mapping[str, Shaped]) -> list[Finding]:
-    """What differs between the file and the code."""
+    """Differences between the file and the code."""
     return sorted([*_changed(locked, shapes), *_gone(file, locked, shapes)])
 
 

@@ -1,4 +1,4 @@
-"""What runs of one process share: the variables at the top of modules."""
+"""State that runs of one process share: the variables at the top of modules."""
 
 from __future__ import annotations
 

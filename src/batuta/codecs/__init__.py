@@ -1,4 +1,4 @@
-"""What payloads go through on their way into the store and out: encryption, compression, or a codec of your own."""
+"""Codecs that payloads go through on their way into the store and out: encryption, compression, your own."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class PayloadCodec(ABC):
 
     @property
     def mark(self) -> str:
-        """What it can read: workers with another mark retry a run that could not be read."""
+        """Names the payloads it can read: workers with another mark retry a run that could not be read."""
         return self.name
 
     def keyed(self, text: str) -> str | None:

@@ -143,7 +143,7 @@ class Keys:
 
     @property
     def words(self) -> list[str]:
-        """What else may be read: the words among the keys."""
+        """Other payloads that may be read: the words among the keys."""
         return [word for word, said in ((PLAIN, self.plain), (OLD, self.old)) if said]
 
 

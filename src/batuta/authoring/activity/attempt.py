@@ -32,12 +32,12 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     attempt: int
     run_id: RunId
     id: str
-    """Of the run that called it, as are `run_id` and `seq`, also where another queue executes it."""
+    """The id of the run that called it, as are `run_id` and `seq`, also where another queue executes it."""
     seq: int
     started_at: datetime
     namespace: str
     ref: AttemptRef
-    """What `token` names."""
+    """The attempt that `token` names."""
     ask: Callable[[], bytes]
     """The secret of `token`. From the first time that it is asked for, the attempt can be completed from outside."""
     last_details: str | None = None
@@ -46,7 +46,7 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     trace: str = ""
     """The W3C `traceparent` that its run was started with."""
     trace_id: str = ""
-    """That of `trace`; of a run that came without one, made from the run's id."""
+    """The trace id of `trace`; a run that came without one has one made from its id."""
     headers: Mapping[str, str] = {}
     """Headers of its run."""
     slot: datetime | None = None
@@ -88,7 +88,7 @@ class CompleteLater(BaseException):
 
 
 class BatchInfo(Struct, kw_only=True):
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     total: int
     """Jobs that the batch added. One that was there already, by its unique key or id, is not counted."""

@@ -34,7 +34,7 @@ class AttemptRef(Struct, array_like=True, frozen=True):
     entry: int = -1
     """The entry that called it: what ended the call comes later."""
     secret: bytes = b""
-    """What makes a token of it."""
+    """The secret that makes a token of it."""
 
     def token(self) -> str:
         """Opaque to its holders, who can complete the attempt."""

@@ -11,7 +11,7 @@ from batuta.names import check_name, check_reason
 
 
 class Acting(NamedTuple):
-    """What the audit log says in place of the client's own actor and reason."""
+    """Actor and reason in the audit log, in place of the client's own."""
 
     actor: str
     reason: str
@@ -22,7 +22,7 @@ acting: ContextVar[Acting | None] = ContextVar("batuta_acting", default=None)
 
 @contextmanager
 def acting_as(actor: str, reason: str = "") -> Iterator[None]:
-    """What this task does in the block is in the audit log as done by `actor`. `reason`: for acts that say none."""
+    """The audit log names `actor` for acts of this task in the block. `reason`: for acts that say none."""
     token = acting.set(Acting(check_name(actor, "actor"), check_reason(reason)))
     try:
         yield

@@ -1,4 +1,4 @@
-"""What operators do to many runs at once, and the log of all that they do."""
+"""Operators' actions on many runs, and the audit log of all actions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNASKED: dict[Verb, frozenset[RunState]] = {Verb.RETRY: PARKED | {RunState.FAIL
 
 
 class Counts(Struct, kw_only=True):
-    """What became of the runs that a verb was for."""
+    """How many runs an operation changed, and how many it refused."""
 
     matched: int = 0
     """Runs that matched the filter."""
@@ -57,7 +57,7 @@ class Course(Struct, kw_only=True):
 
 
 class AuditRow(Struct, kw_only=True):
-    """What somebody did to one run, queue, schedule or dead letter."""
+    """An operator's action on one run, queue, schedule or dead letter."""
 
     number: int
     """From 1 without gaps."""
@@ -106,7 +106,7 @@ class Remake(Struct, kw_only=True):
     code: Sequence[Code]
     """Theirs, where it is given: several when there are several versions of it."""
     id: str = ""
-    """Of a fork: its id, with `{id}` in place of that of its run."""
+    """For a fork: its id, with `{id}` in place of the id of its run."""
 
 
 class BulkService(Protocol):

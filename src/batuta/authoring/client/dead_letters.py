@@ -23,14 +23,14 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Reprocessed(Struct, kw_only=True):
-    """What became of dead letters that were to be reprocessed."""
+    """How many dead letters were reprocessed."""
 
     matched: int = 0
     """Open dead letters that were selected."""
     reprocessed: int = 0
     """Each by a new run. Of a dry run: 0."""
     resolved: int = 0
-    """Reprocessed or discarded by somebody else meanwhile."""
+    """Reprocessed or discarded meanwhile by another client."""
     refused: dict[str, int] = {}
     """Dead letters that were refused, by the name of the error; they stay open."""
     runs: list[RunId] = []

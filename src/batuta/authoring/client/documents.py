@@ -57,7 +57,7 @@ async def job_document(handle: Handle[Any], run: Description) -> tuple[Descripti
 
 
 def told(found: Timeline) -> dict[str, Any]:
-    """What the steps of a run tell: its input, and what it waits for."""
+    """A run's input, and the calls it waits for, as its steps show them."""
     given = next((step.input for step in found.steps if step.kind is StepKind.START), None)
     waits = [
         {"kind": str(step.kind), "name": step.name, "seq": step.seq, "tries": step.tries, "since": step.began_at}

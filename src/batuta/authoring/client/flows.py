@@ -1,4 +1,4 @@
-"""What flows ask of the engine: their part of the store, and runs made ready to be started with an event."""
+"""The engine's services for flows: their part of the store, and runs made ready to start with an event."""
 
 from __future__ import annotations
 

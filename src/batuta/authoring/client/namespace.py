@@ -69,11 +69,11 @@ class Namespace:
         return await self._backend.documents.known_namespaces(after, limit)
 
     async def note_reveal(self, target: str, detail: Mapping[str, Any], reason: str = "") -> None:
-        """Write into the audit log that somebody is about to see what redaction hides."""
+        """Write into the audit log that a caller is about to see redacted values."""
         await self._backend.note_reveal(target, detail, check_reason(reason))
 
     async def note_page_action(self, target: str) -> None:
-        """Write into the audit log that somebody is about to act on a page of an application: `money/top-up`."""
+        """Write into the audit log that a caller is about to use an action of a page: `money/top-up`."""
         await self._backend.note_page_action(target)
 
     @property

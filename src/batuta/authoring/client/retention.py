@@ -1,4 +1,4 @@
-"""How long runs are kept once they are closed, as users speak of it."""
+"""Retention of closed runs, in the words of users."""
 
 from __future__ import annotations
 

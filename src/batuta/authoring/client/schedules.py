@@ -142,7 +142,7 @@ class ScheduleView(Struct, kw_only=True):
     when: str
     """In words, such as `0 2 * * * (America/Sao_Paulo)`."""
     workflow: str
-    """What each slot starts."""
+    """The workflow or job that each slot starts."""
     kind: RunKind
     arguments: Any
     overlap: Overlap
@@ -168,7 +168,7 @@ class ScheduleView(Struct, kw_only=True):
     last_at: datetime | None
     """The slot that began a run last."""
     last_id: str
-    """That run's id."""
+    """The id of that run."""
     running: bool
     """Whether that run is open."""
     waiting: datetime | None

@@ -27,7 +27,7 @@ _LISTS: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "fr
 _PLAIN = frozenset((bool, int, str, float, type(None)))
 
 _MARKS = ("__dataclass_fields__", "__pydantic_validator__", "__attrs_attrs__")
-"""What classes of plain data have."""
+"""Attributes of classes of plain data."""
 
 Mark = Any
 """The type of a value: its name; for a collection the types of its parts, by index or key; for a typed collection

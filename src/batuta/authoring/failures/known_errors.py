@@ -25,7 +25,7 @@ _GROUP = "ExceptionGroup"
 
 
 class KnownErrors:
-    """What one worker knows."""
+    """The error classes that one worker knows."""
 
     def __init__(self, modules: Iterable[str]) -> None:
         self._modules = frozenset(modules)

@@ -24,7 +24,7 @@ their number. Of more, what both begin and end with is taken off, and the rest i
 
 
 class Side(Struct, kw_only=True):
-    """One of the two."""
+    """One of the two runs."""
 
     id: str
     run_id: RunId

@@ -107,7 +107,7 @@ class Step(Struct, kw_only=True):
     to: str = ""
     """The id of the run that it went to, or that executes it."""
     key: str = ""
-    """Of an activity: the key that each of its attempts is given, to pass on."""
+    """For an activity: the key that each attempt gets, to pass on."""
     began_at: datetime
     """When it was requested; for a step that was pending when the run was forked, the original time."""
     ended_at: datetime | None = None

@@ -1,1 +1,1 @@
-"""What workflow code calls."""
+"""The functions that workflow code calls."""

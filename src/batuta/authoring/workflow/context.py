@@ -1,4 +1,4 @@
-"""What workflow code may ask of its run. Everything here is the same in every replay."""
+"""The run as workflow code sees it. Everything here is the same in every replay."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ChildOptions(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     """None: the parent's."""
     policy: ParentPolicy = ParentPolicy.CANCEL
-    """What becomes of it when its parent closes."""
+    """The policy for when its parent closes."""
     timeout: float | None = None
     execution_timeout: float | None = None
     retry: Retry | None = None
@@ -112,7 +112,7 @@ class ChildRun(Protocol):
 
 
 class ChildRuntime(Protocol):
-    """What a run does with other runs. Given by the backend."""
+    """The children and messages of a run. Given by the backend."""
 
     def run_child(
         self, workflow: Any, args: tuple[Any, ...], options: ChildOptions, result: Any

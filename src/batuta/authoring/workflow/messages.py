@@ -90,11 +90,11 @@ class Signal(_Definition, Generic[T]):
 
 
 class Request(_Definition):
-    """What updates and queries have in common: arguments, and an answer."""
+    """Base of updates and queries: arguments, and an answer."""
 
     def __init__(self, name: Any, type: Any = None) -> None:
         self.function: FunctionType | None = None
-        """What defines its arguments and its answer, if it was not given by name and type."""
+        """The function that defines its arguments and its answer, unless they were given by name and type."""
         self._codec: Codec | None = None
         if not inspect.isfunction(name):
             super().__init__(name, type)

@@ -158,7 +158,7 @@ class Saga:
 
 
 def _cancel_again(task: asyncio.Task[Any] | None, why: tuple[Any, ...]) -> None:
-    """Unless whoever cancelled it has taken that back, as a timeout does whose block has ended."""
+    """Unless the cancel was taken back, as a timeout does when its block has ended."""
     if task is not None and task.cancelling():
         task.uncancel()
         task.cancel(*why)

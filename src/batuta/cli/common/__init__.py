@@ -1,1 +1,1 @@
-"""What commands share: options, inputs, loading, output."""
+"""Shared parts of commands: options, inputs, loading, output."""

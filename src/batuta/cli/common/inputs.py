@@ -1,4 +1,4 @@
-"""What people type, read with care: JSON, files, tags, times. Each mistake is an InvalidInput that says where."""
+"""Reads what people type: JSON, files, tags, times. Each mistake is an InvalidInput that says where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `batuta runs list` and `batuta jobs list` have in common: filters, pages, and the answer."""
+"""Shared by `batuta runs list` and `batuta jobs list`: filters, pages, and the answer."""
 
 from __future__ import annotations
 

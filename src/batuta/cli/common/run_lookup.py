@@ -31,7 +31,7 @@ async def id_of(store: Store, target: str) -> str:
 
 
 def ask_run(common: CommonOptions, id: str, work: Callable[[Handle[Any]], Awaitable[R]], *, exact: bool = False) -> R:
-    """What comes of work with the run of an id or run id."""
+    """The result of work with the run of an id or run id."""
 
     async def ask(client: Batuta) -> R:
         return await work(await find_run(client, id, exact=exact))

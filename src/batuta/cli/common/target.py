@@ -50,7 +50,7 @@ class CommonOptions:
         return connect(self.url, namespace=self.namespace, migrate=migrate, middleware=middleware, reason=self._reason)
 
     def ask(self, work: Callable[[Batuta], Awaitable[R]], *, migrate: bool = False) -> R:
-        """What comes of work with a client."""
+        """The result of work with a client."""
 
         async def ask() -> R:
             async with self.client(migrate=migrate) as client:

@@ -34,7 +34,7 @@ class DemoFailed(BatutaError):
 
 
 class Outcome(Struct):
-    """What remains of a performance."""
+    """The result of one demo."""
 
     steps: list[Step]
     endings: dict[str, str]

@@ -90,7 +90,7 @@ class Stage:
         return all(state in CLOSED for state in states)
 
     async def endings(self, client: Batuta) -> dict[str, str]:
-        """What each order came to."""
+        """The outcome of each order."""
         found = {}
         for id in ORDERS:
             try:

@@ -1,4 +1,4 @@
-"""`batuta flows secrets`: values that actions use, and nobody reads again."""
+"""`batuta flows secrets`: values that actions use, and that are never shown."""
 
 from __future__ import annotations
 

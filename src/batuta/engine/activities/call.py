@@ -58,7 +58,7 @@ Turn = tuple[Change, list[Effect]]
 
 
 class CallServices(Protocol):
-    """What the code of an attempt asks of its worker, in whatever thread."""
+    """The worker as the code of an attempt sees it, in any thread."""
 
     def heartbeat(self, call: Call, details: Any) -> None: ...
     def checkpoint(self, call: Call, state: Any) -> Future[None]: ...
@@ -137,7 +137,7 @@ SOON = cast("asyncio.Future[Any]", _Soon())
 
 
 class HeartbeatState(Struct, eq=False):
-    """What the heartbeats of a call have brought, over its attempts."""
+    """The heartbeat details of a call, over its attempts."""
 
     details: str | None = None
     at: int = 0
@@ -161,7 +161,7 @@ class Call(Struct, eq=False):
     attempt: int
     started_at: int = 0
     task: asyncio.Future[Any] | None = None
-    """What executes it, or `SOON`. Set as rarely as can be: attributes of a struct are set slowly."""
+    """The task or thread that executes it, or `SOON`. Set rarely: attributes of a struct are set slowly."""
     begun: bool = False
     """An attempt has been begun before, here or elsewhere: it did start in time."""
     finished: bool = False
@@ -186,7 +186,7 @@ class Call(Struct, eq=False):
     """Its code has ended, and its answer is to come from outside."""
     beats: HeartbeatState | None = None
     secret: bytes = b""
-    """Of the token that its code has asked for."""
+    """The secret of the token that its code has asked for."""
     tokens: str | None = None
     """Hashes of that and of those that the attempt was given before, by workers that died."""
     lost: str = ""
@@ -196,7 +196,7 @@ class Call(Struct, eq=False):
     gate: str = ""
     """The gate that it waits for."""
     topic: str = ""
-    """What wakes it there; empty: it is in no gate's row."""
+    """The name that wakes it there; empty: no gate holds it."""
     refused_at: int = 0
     """When it began to wait for gates."""
     published: int = 0
@@ -333,7 +333,7 @@ class Call(Struct, eq=False):
         return self.run.executor.publisher.store
 
     def message(self, draft: Draft) -> NewMessage:
-        """What it publishes. Raises InvalidInput, TooLarge."""
+        """The messages it publishes. Raises InvalidInput, TooLarge."""
         run, executor = self.run, self.run.executor
         key = self.pending.key or run.machine.key(self.seq, self.pending.name)
         return new_message(
@@ -409,7 +409,7 @@ class TransactionalInput:
 
 
 def last_beats(attempts: Sequence[Attempt]) -> HeartbeatState | None:
-    """What heartbeats brought before, here or elsewhere. The attempts are in order."""
+    """Heartbeat details of earlier attempts, here or elsewhere. The attempts are in order."""
     details = next((a.details for a in reversed(attempts) if a.details is not None), None)
     return None if details is None else HeartbeatState(details)
 

@@ -63,7 +63,7 @@ Within = Callable[
 
 
 class Transactions(Protocol):
-    """What executes transactional activities."""
+    """Executes transactional activities."""
 
     def begin(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
     def of(self, call: Call) -> Transaction: ...
@@ -338,7 +338,7 @@ class Executor:
         self._hand_over(deque([(call, call.too_late(limit))]), 1)
 
     def _launch(self, call: Call) -> None:
-        """One attempt begins. It holds its place until it has really come to an end."""
+        """One attempt begins. It holds its slot until its code has ended."""
         if call.waking is not None:
             call.waking.cancel()
             call.waking = None
@@ -476,7 +476,7 @@ class Executor:
         self.conclude(call, _failure(error))
 
     def vacate(self, call: Call) -> None:
-        """An attempt has really come to an end."""
+        """The code of an attempt has ended: free its slot."""
         self._elsewhere.pop(call, None)
         self.gates.give_back(call)
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
@@ -681,7 +681,7 @@ class Executor:
 
 
 def _failure(error: BaseException) -> Failure:
-    """What remains of what an attempt ended with."""
+    """The failure that is kept of the error that ended an attempt."""
     if isinstance(error, Raised):
         return error.failure
     return fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error)

@@ -33,11 +33,11 @@ log = logging.getLogger("batuta.engine")
 BEAT = "heartbeat"
 """The reason of a message that is a sign of life."""
 HURRY = "hurry"
-"""Of one that has calls of a run not wait for their next attempt."""
+"""Message id of a request to begin the waiting attempts of a run now."""
 
 
 class Attempts(Protocol):
-    """What executes the attempts."""
+    """The part of the executor that completes attempts."""
 
     beats: Heartbeats
 

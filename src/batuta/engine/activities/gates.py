@@ -39,7 +39,7 @@ class Listeners(Protocol):
 
 
 class Services(Protocol):
-    """What gates need of the worker."""
+    """The part of the worker that gates use."""
 
     @property
     def store(self) -> Store: ...
@@ -51,7 +51,7 @@ class Services(Protocol):
 
 
 class Attempts(Protocol):
-    """What gates need of the executor."""
+    """The part of the executor that gates use."""
 
     def vacate(self, call: Call) -> None: ...
     def conclude(self, call: Call, failure: Failure) -> None: ...

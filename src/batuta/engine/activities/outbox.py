@@ -1,4 +1,4 @@
-"""What a transactional activity sends out: part of the change that its answer makes."""
+"""Messages and runs that a transactional activity sends, as part of the change of its answer."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ class Outbox:
 
 
 def of_the_run(refusals: Sequence[Refusal]) -> list[Refusal]:
-    """Those that the workflow's code must hear of."""
+    """The refusals that the workflow's code must hear of."""
     return [refusal for refusal in refusals if refusal.seq != NOT_OF_THE_RUN]

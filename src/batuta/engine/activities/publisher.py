@@ -1,4 +1,4 @@
-"""Writes messages of the bus. Those that come together share a transaction."""
+"""Writes messages of the bus. Messages that come together share a transaction."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Runner:
     ) -> None:
         self._lease, self._permission, self._done, self._failed = lease, permission, done, failed
         self.begun: deque[Call] = deque()
-        """Those that a task will come to."""
+        """Attempts that a task will begin."""
         self._seats: dict[_Seat, None] = {}
         self.standing_by = False
         """A task will look for calls in the next round of the loop."""

@@ -49,7 +49,7 @@ def in_thread(
 
 
 async def ended(thread: threading.Thread) -> None:
-    """Wait for a thread that was told to end, and needs nothing of this event loop for that."""
+    """Wait for an ending thread that needs nothing of this event loop to end."""
     try:
         await asyncio.to_thread(thread.join)
     except RuntimeError:  # no thread can be begun: Python lets none begin when the interpreter ends
@@ -90,7 +90,7 @@ class Threads:
                 self.close()
 
     def close(self) -> None:
-        """Those that are idle end now, the others with what they do."""
+        """Idle threads end now, the others after their work."""
         self._is_closed = True
         with suppress(IndexError):
             while True:

@@ -44,7 +44,7 @@ _REMEMBERED = 1_000
 
 
 class Host(Protocol):
-    """What transactions need of their worker."""
+    """The part of the worker that transactions use."""
 
     store: stores.Store
     settings: Settings
@@ -66,7 +66,7 @@ class Host(Protocol):
 
 
 class Transactions:
-    """Those of one worker."""
+    """The transactions of one worker."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -236,7 +236,7 @@ class _Attempt:
                 error = again
 
     async def _within_time(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What its code returns."""
+        """The value that its code returns."""
         transaction, within = self._transaction, self._executor.within
         self.offered = Transaction(lambda: transaction.connection, self._host.settings.max_payload, self.call.publish)
         self.begun_at = self._loop.time()
@@ -283,7 +283,7 @@ class _Attempt:
 
     @property
     def _turn(self) -> Turn | None:
-        """That of its answer, once it has run."""
+        """The turn of its answer, once it has run."""
         return None if self._answer is None else self._answer.turn
 
     def _take_turn(self, data: bytes) -> TransactionalInput:

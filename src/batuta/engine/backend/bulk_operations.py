@@ -1,4 +1,4 @@
-"""What operators do: to one run or many, and the log of it."""
+"""Operators' actions on one run or many, and the audit log."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _row(row: Recorded) -> AuditRow:
 
 
 def _value(text: str) -> object:
-    """The stored text, also when somebody has changed it by hand."""
+    """The stored text, also when it was changed by hand."""
     try:
         return json.decode(text)
     except ValueError:

@@ -46,7 +46,7 @@ class Declared(Struct, frozen=True):
     what: str
     """Such as "activity render"."""
     code: str
-    """What a worker must have to do it."""
+    """The code that a worker needs for it."""
     queue: str
 
 

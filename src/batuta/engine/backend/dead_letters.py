@@ -1,4 +1,4 @@
-"""What people do with dead letters: look, reprocess, discard."""
+"""Operators' actions on dead letters: list, reprocess, discard."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _GENERATIONS = 100
 
 
 async def timeline(store: Store, run: Run) -> Timeline:
-    """Of this run alone."""
+    """The timeline of this run alone."""
     now = await store.now()
     try:
         entries = await journal_of(store, run)
@@ -42,7 +42,7 @@ async def _next(store: Store, run: Run) -> RunId | None:
 
 
 async def all_attempts(store: Store, run: Run) -> list[AttemptView]:
-    """Of every call, in order. Raises PayloadSealed."""
+    """The attempts of every call, in order. Raises PayloadSealed."""
     return [attempt for step in await _steps(store, run) for attempt in step.attempts]
 
 

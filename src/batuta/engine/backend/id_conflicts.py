@@ -63,7 +63,7 @@ def _arguments(start: str) -> Raw:
 
 
 def start_in(store: Store) -> StartOf:
-    """What chains of a store began with."""
+    """The first inputs of chains of a store."""
 
     async def start_of(run: Run) -> Entry | Message | None:
         entries = await store.journal(run.chain_id, limit=1)

@@ -34,7 +34,7 @@ _FEW_BEGIN = (Overlap.SKIP, Overlap.BUFFER)
 
 
 class Work(Struct, omit_defaults=True):
-    """What each slot begins: a run without its identity."""
+    """The run that each slot begins, without its identity."""
 
     name: str
     start: Raw
@@ -173,7 +173,7 @@ def text_of(value: Plan | State) -> str:
 
 
 def decide(plan: Plan, state: State, now: int, busy: bool, last_id: str = "") -> Decision:
-    """What to do with the slots up to `now`, given whether the last begun run (`last_id`) is open."""
+    """Decides about the slots up to `now`, given whether the last begun run (`last_id`) is open."""
     earliest = max(state.cursor, now - max(plan.catch_up, GRACE) - 1)
     most = MOST_BEGUN if plan.overlap is Overlap.ALLOW else MOST_PASSED
     due = plan.between(earliest, now, most)
@@ -334,7 +334,7 @@ def schedule_terms(row: ScheduleRow) -> dict[str, object]:
 
 
 def changed_payloads(before: ScheduleRow, after: ScheduleRow) -> list[str]:
-    """What differs that the audit log does not show: it names it, and no more."""
+    """Changed fields that the audit log names without their values."""
     try:
         was, is_now = _payloads(read_plan(before).work), _payloads(read_plan(after).work)
     except InvalidSchedule:  # of another version

@@ -36,7 +36,7 @@ _PAUSE = 0.05
 
 
 class ForkOperations:
-    """What operators ask for. `act` says who asks; `code_here` has the code of workers in this process."""
+    """Retries, resets and forks. `act` names the operator; `code_here` has the code of workers in this process."""
 
     def __init__(
         self,

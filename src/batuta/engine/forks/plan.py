@@ -210,7 +210,7 @@ async def _successor(
 
 
 async def _start_of(store: Store, run: Run, entries: Sequence[Entry]) -> Body:
-    """What the run was started with: in its first entry or, if it never began, in its inbox."""
+    """The run's start: in its first entry or, if it never began, in its inbox."""
     if entries and entries[0].kind is EntryKind.STARTED:
         return decode_body(entries[0])
     for message in (await store.load(run.run_id)).messages:
@@ -277,7 +277,7 @@ async def _hear(store: Store, run: Run, found: Split) -> list[str]:
 
 
 class _Settled(Struct):
-    """What becomes of pending calls that are not just executed (again)."""
+    """Pending calls that are not simply executed (again)."""
 
     answers: list[tuple[Pending, Body]] = field(default_factory=list)
     """They have their answers."""
@@ -304,7 +304,7 @@ async def _settle(store: Store, run: Run, found: Split, edits: Edits, code: Code
 async def _settle_elsewhere(
     store: Store, run: Run, call: Pending, settled: _Settled, code: CodeHere, *, own: bool
 ) -> None:
-    """Of a call that another run executes: it has a result, or goes on. Raises InvalidFork while it is open."""
+    """A call that another run executes: it has a result, or goes on. Raises InvalidFork while it is open."""
     seq, is_child = call.command.seq, call.command.kind is CommandKind.CHILD
     try:
         other = await last_of_chain(store, derived_run_id(call.issued_at, call.mark, seq))

@@ -36,7 +36,7 @@ class Pending(Struct):
     mark: str
     """Names the run that executes it, if it is another one."""
     answer: Body | None = None
-    """What came after the cut, if that is a result."""
+    """The result that came after the cut, if any."""
     failed: bool = False
     """An error came after the cut."""
     cancelled: bool = False
@@ -53,7 +53,7 @@ class Pending(Struct):
 
 
 class Split(Struct):
-    """What there is at an entry, and what came later."""
+    """The state at an entry, and the answers that came later."""
 
     kept: list[Entry] = field(default_factory=list)
     start: StartInfo | None = None
@@ -207,5 +207,5 @@ def _audible(entries: Sequence[Entry], keep: int) -> int:
 
 
 def _name(failure: object) -> tuple[str, str]:
-    """What tells errors apart, as code has met them: it may have let one through."""
+    """The identity of an error, as code has met it: code may have let one through."""
     return (failure.raised_as or failure.type, failure.message) if isinstance(failure, Failure) else ("", "")

@@ -1,4 +1,4 @@
-"""What a run has to do with other runs: the children it waits for and the messages it sends.
+"""A run's children and the messages it sends.
 
 Like an activity, a child or message is a command of its turn. What the store is to do for it leaves with the turn, in
 one transaction; whether the store took it is an input of a later turn, where the code waits for that word.
@@ -224,14 +224,13 @@ class RelatedRuns:
         return min((route.check_at for route in self.routed.values() if route.check_at is not None), default=None)
 
     def due_checks(self, now: int) -> list[Route]:
-        """Those to look after now. Each is given once."""
+        """Routes to look after now. Each is given once."""
         return [route for route in self.routed.values() if route.is_due(now)]
 
     # -- forks
 
     def begin_anew(self, entry: int, at: int, fork: Forked) -> None:
-        """Of a run that was made from another: calls that other runs execute are begun anew, or their answers are in
-        the inbox."""
+        """After a fork: calls that other runs execute begin anew, or their answers are in the inbox."""
         for seq, child in self.children.items():
             child.entry = entry if seq in fork.anew else _LONG_AGO
             if seq in fork.anew:

@@ -24,7 +24,7 @@ class _Waiting:
 
 
 class Conditions:
-    """Those of one run. Made when its code first waits for one.
+    """The conditions of one run. Made when its code first waits for one.
 
     A look issues no command and reads nothing from the journal, and there is one in each turn, at the same place in
     every replay: so they need no entry.

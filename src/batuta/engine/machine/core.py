@@ -1,4 +1,4 @@
-"""What the parts of a machine share: the place in the journal, the commands of the turn, timers and the run's loop."""
+"""State that the parts of a machine share: place in the journal, commands of the turn, timers, the run's loop."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MachineCore:
         """This turn issued a command that reaches beyond the run (see `engine.run.effects`)."""
         self.logs: list[Line] = []
         self.lineage: Lineage | None = None
-        """Of a run that was made from another."""
+        """For a forked run."""
         self._shown: set[str] | frozenset[str] = _NOTHING_SHOWN
         """Names of the values that it has published."""
         self._timers: dict[int, RunTimerHandle] = {}
@@ -83,7 +83,7 @@ class MachineCore:
         self._shut = ""
         """Why no command may be issued now; empty: they may."""
         self._failure: BaseException | None = None
-        """What a handler of signals raised."""
+        """The error that a signal handler raised."""
 
     # -- commands
 
@@ -212,7 +212,7 @@ class MachineCore:
 
     @property
     def logged(self) -> dict[str, str]:
-        """What a log line about the run has as its `extra`."""
+        """The `extra` of a log line about the run."""
         identity, start = self.identity, getattr(self, "start", None)  # unknown before its first turn
         trace_id = trace_id_of_run("" if start is None else start.trace, identity.chain_id)
         return {"run": identity.id, "run_id": str(identity.run_id), "trace_id": trace_id}
@@ -222,7 +222,7 @@ class MachineCore:
             self.logs.append((self.entries, let_go))
 
     def unlog(self) -> None:
-        """What this turn has logged belongs to a turn that never was."""
+        """Drop the log lines of this turn, which did not happen."""
         self.logs = [line for line in self.logs if line[0] < self.entries]
 
     def emit_logs(self, durable: int) -> None:

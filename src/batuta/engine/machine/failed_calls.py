@@ -26,7 +26,7 @@ class FailedCall(Struct, frozen=True):
     name: str
     attempts: int
     entry: int
-    """That of its failure."""
+    """The entry of its failure."""
     failure: Failure
     reason: LetterReason
 
@@ -60,7 +60,7 @@ def origins(error: BaseException, meant: tuple[type[BaseException], ...]) -> set
 
 
 def _marks(error: BaseException) -> dict[str, Any]:
-    """What we have set on it. Not by `getattr`: its class may have a `__getattr__` that raises whatever it likes."""
+    """Its own attributes, with our marks. Not by `getattr`: its class may have a `__getattr__` that raises."""
     found: dict[str, Any] = BaseException.__getattribute__(error, "__dict__")
     return found
 

@@ -16,10 +16,10 @@ def put_headers(start: StartInfo, headers: Mapping[str, str]) -> None:
 
 
 def traced(headers: Mapping[str, str] | None) -> dict[str, str] | None:
-    """What of a start's headers goes with a message that comes along: all, if it is traced."""
+    """The headers of a start that go with its message: all, if it is traced."""
     return dict(headers) if headers and TRACE in headers else None
 
 
 def headers_of(start: StartInfo) -> dict[str, str]:
-    """Those that it has, as they were given."""
+    """Its headers, as they were given."""
     return start.headers | {TRACE: start.trace} if start.trace else dict(start.headers)

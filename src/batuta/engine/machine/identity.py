@@ -8,14 +8,14 @@ from batuta.ids import RunId
 
 
 class RunIdentity(Struct, gc=False, eq=False):
-    """What of a run never changes."""
+    """The facts of a run that never change."""
 
     run_id: RunId
     id: str
     queue: str
     namespace: str
     first: RunId | None = None
-    """Of its chain; None: it is that itself."""
+    """The first run of its chain; None: this run."""
 
     @property
     def chain_id(self) -> RunId:

@@ -1,4 +1,4 @@
-"""What a run that was made from another knows of those before it."""
+"""The ancestors of a forked run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Lineage:
         self.first = RunId(last.first_run_id)
         """The run that wrote the first entry."""
         self.told = self._named(last.first_id, last.first_run_id)
-        """Who the code is told to be."""
+        """The identity that the code sees."""
 
     def take_over(self, fork: Forked) -> None:
         """The run becomes itself."""
@@ -25,7 +25,7 @@ class Lineage:
         self.told = self._named(fork.id, fork.mark)
 
     def key_base(self, seq: int) -> str:
-        """Of a command's key; empty: the run's own."""
+        """The run id in a command's key; empty: the run's own."""
         changed = (one for one in reversed(self._forks) if one.key_base and (seq > one.seq or seq in one.inputs))
         return next((one.key_base for one in changed), "")
 

@@ -167,7 +167,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         return broken
 
     def run_until_idle(self) -> None:
-        """Run callbacks until none is ready. Raises Spins when they do not come to an end."""
+        """Run callbacks until none is ready. Raises Spins when they do not end."""
         ready = self._ready
         left = MOST_CALLBACKS
         while ready:

@@ -95,12 +95,12 @@ class Machine(MachineCore):
         """Calls that this turn's code has made."""
         self._unbegun: Unbegun | None = None
         self.outcome: Command | None = None
-        """The command that closes the run, once its code has come to an end."""
+        """The command that closes the run, once its code has ended."""
         self.cancel_requested = False
         self.related: RelatedRuns | None = None
         """Other runs that this one deals with, if any."""
         self.sagas: Compensations | None = None
-        """What its sagas would have to undo."""
+        """The compensations that its sagas would run."""
         self._random: Random | None = None
         self._patches: Patches | None = None
         self._named: NamedTimers | None = None
@@ -299,7 +299,7 @@ class Machine(MachineCore):
             self._main.cancel(body.reason or None)
 
     def _finish(self, main: RunTask) -> None:
-        """The main coroutine has come to an end: its result, error or cancellation closes the run.
+        """The main coroutine has ended: its result, error or cancellation closes the run.
 
         So does an error of a signal's handler."""
         error = self._failure if self._failure is not None else _error_of(main)

@@ -1,4 +1,4 @@
-"""What a run has been sent: signals that wait to be received, handlers of signals and updates, answers to queries."""
+"""Messages of a run: signals that wait to be received, handlers of signals and updates, answers to queries."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ class MessageHandlers:
             self._one_done()
 
     def close(self, state: RunState, how: str) -> None:
-        """The run ends so: who still waits for an answer is told that none will come."""
+        """The run ends: callers that still wait for an answer learn that none will come."""
         id = self._machine.identity.id
         for message_id, name in list(self._open.items()):
             ended = RunClosed(id, state, f"it ended before it answered update {name!r}", how)

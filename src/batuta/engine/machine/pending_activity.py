@@ -17,12 +17,12 @@ class PendingActivity(Struct, eq=False):
     name: str
     codec: Codec | None
     decoder: Decoder
-    """Of its result."""
+    """Decodes its result."""
     data: bytes
     options: ActivityOptions
     issued_at: int
     entry: int
-    """That of the turn which called it."""
+    """The entry of the turn that called it."""
     future: Waiter = cast(Waiter, None)
     """None of a call that no code waits for."""
     key: str = ""

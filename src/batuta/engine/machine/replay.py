@@ -173,7 +173,7 @@ def _show(command: Command) -> str:
 
 
 def missing_of(stored: StoredRun) -> str:
-    """What is missing of a run that cannot go on as it is stored."""
+    """The part that a stored run lacks, so that it cannot go on."""
     head = stored.run.head
     if len(stored.entries) != head + 1:
         return f"its journal has {len(stored.entries)} entries, and its row says {head + 1}: restore a backup"

@@ -85,7 +85,7 @@ class Caller(Struct, frozen=True):
 
 
 class Sent(Struct, kw_only=True, omit_defaults=True):
-    """What goes with an activity to another queue. Nothing of it goes with a job, which has no caller."""
+    """The data that goes with an activity to another queue. Nothing of it goes with a job, which has no caller."""
 
     options: ActivityOptions = ActivityOptions()
     issued_at: int = 0
@@ -135,7 +135,7 @@ def routed_answer(route: Route, body: Body) -> tuple[EntryKind, Body]:
 
 
 def _ended(failure: Failure) -> Failure:
-    """Its run was ended by somebody else than its code."""
+    """Its run was ended from outside, not by its code."""
     said = failure.message.partition(" timed out: ")[2]
     if failure.kind != "RunTimedOut":
         return to_failure(ActivityFailed(failure.message, failure.type))
@@ -179,7 +179,7 @@ async def _time_out(store: Store, run: Run, last: Entry | None, reason: str) -> 
 
 
 def activity_code(name: str) -> str:
-    """What a worker must have to execute an activity that was sent to its queue."""
+    """The code a worker needs for an activity that was sent to its queue."""
     return f"activity:{name}"
 
 
@@ -210,7 +210,7 @@ class _Through:
 
 
 class _Runtime(Protocol):
-    """What the code of a routed call asks of its run."""
+    """The run as the code of a routed call sees it."""
 
     start: StartInfo
 
@@ -250,7 +250,7 @@ class RoutedCall(Workflow[..., Any]):
 
 
 def with_attempts(told: str, last: Entry) -> str:
-    """What the caller is told of the end, with how often it was tried and when, as its journal has of every call."""
+    """The answer for the caller, with the number and times of its attempts, as for every call."""
     body, answer = json.decode(told, type=Body), decode_body(last)
     body.attempts, body.started_at = answer.attempts, answer.started_at
     return json.encode(body).decode()

@@ -1,4 +1,4 @@
-"""What stands in a run's row beside its journal."""
+"""Values in a run's row beside its journal."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _ABANDON = ChildOptions(policy=ParentPolicy.ABANDON)
 
 
 class Host(Protocol):
-    """What compensations need of their machine."""
+    """The part of the machine that compensations use."""
 
     def kinship(self) -> RelatedRuns: ...
 
@@ -121,7 +121,7 @@ class Compensations:
 
 
 class _Runtime(Protocol):
-    """What the code of compensations asks of its run."""
+    """The run as the code of compensations sees it."""
 
     def call_activity(
         self,

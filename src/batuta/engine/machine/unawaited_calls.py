@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from batuta.errors import NotAwaited
 
 Made: TypeAlias = "CoroutineType[Any, Any, Any]"
-"""What a call of ours gives to the code, to be awaited."""
+"""The coroutine that a call of ours gives to the code."""
 
 _probe = [object()]
 _ALONE = sys.getrefcount(_probe[0])
@@ -59,7 +59,7 @@ def _is_unbegun(call: Made) -> bool:
 
 
 def complaint(workflow: str, call: Made) -> NotAwaited:
-    """What the run is parked with. The call is closed."""
+    """The error that parks the run. The call is closed."""
     frame = call.cr_frame
     found = frame.f_locals if frame is not None else {}
     what = f"activity {found['name']!r}" if call.__name__ == "call_activity" else f"{call.__name__}()"

@@ -1,4 +1,4 @@
-"""What a run wants written: its place in the journal, the change that goes to the store next, and how it ends."""
+"""The journal's side of a run: its place, the change that goes to the store next, and its end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _DONE, _RUN_FAILED = EntryKind.ACTIVITY_DONE, RunState.FAILED
 
 
 class Committing(Protocol):
-    """What a run asks of the committer."""
+    """The committer as a run sees it."""
 
     def submit(self, run: Any) -> None:
         """The run's change is to be written."""
@@ -73,7 +73,7 @@ class Committing(Protocol):
 
 
 class WriterHost(Protocol):
-    """What a run that writes needs of its worker."""
+    """The part of the worker that a writing run uses."""
 
     settings: Settings
     clock: DatabaseClock
@@ -135,7 +135,7 @@ class ChangeWriter(InputReader):
         return self._host.executor
 
     def facts(self, change: Change) -> RunFacts:
-        """What events say of the run when this change is durable. Made once for a run that has many turns."""
+        """Facts for the events of this change. Made once for a run that has many turns."""
         if self.told is not None:
             return self.told
         begun = change.head + len(change.entries) >= 0
@@ -402,7 +402,7 @@ class ChangeWriter(InputReader):
         return letter_of(self.machine, at, new, RunKind.JOB if self.is_call else RunKind.WORKFLOW)
 
     def _parent_message(self, move: Move) -> Message | None:
-        """What the store has told the parent of a run that closed, for a parent in this process."""
+        """The message that the store gave the parent of a closed run, for a parent in this process."""
         related, continued = self.machine.related, self.identity.chain_id != self.run_id
         if self.parent is None or not move.outcome or continued or (related is not None and related.has_sent):
             return None  # what it, or a run before it, sent must come first: the parent reads its inbox

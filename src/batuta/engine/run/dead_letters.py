@@ -60,7 +60,7 @@ async def find_letter(store: Store, run_id: RunId) -> DeadLetter | None:
 
 
 def is_open(letter: DeadLetter | None) -> bool:
-    """Whether somebody is to look at it: what makes its run go on resolves it, too."""
+    """Whether it is open. It is resolved when its run goes on."""
     return letter is not None and letter.state is LetterState.OPEN
 
 

@@ -17,7 +17,7 @@ _SAGAS = (CommandKind.UNDO, CommandKind.KEEP, CommandKind.CHILD)
 
 
 def effects_of(change: Change) -> Effects:
-    """Those of the change, which has some from now on."""
+    """The effects of the change."""
     if change.effects is None:
         change.effects = Effects()
     return change.effects

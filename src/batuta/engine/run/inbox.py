@@ -22,7 +22,7 @@ _STOP: Input = (_DONE, Body())
 
 
 class Inbox:
-    """Of one run."""
+    """The inbox of one run."""
 
     __slots__ = ("_held", "_seen", "backlog", "more", "reading", "transactional")
 

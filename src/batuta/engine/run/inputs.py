@@ -1,4 +1,4 @@
-"""What the messages of a run are to its code: each becomes an input of a turn, or is nothing to it."""
+"""Turns the messages of a run into inputs of turns; some are no input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batuta.journal.message_headers import without_headers
 from batuta.journal.records import Attempt, Message, MessageKind
 
 Input = tuple[EntryKind, Body]
-"""What a turn consumes."""
+"""The input of a turn."""
 
 CANCEL_AGAIN = '"again"'
 """The body of a cancel that is meant for a run that heard one before."""

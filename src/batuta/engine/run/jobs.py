@@ -62,11 +62,11 @@ _body_decoder = json.Decoder(Body)
 _overrides_decoder = json.Decoder(JobOverrides)
 _LISTED = 1_000
 _COUNTS = "{}"
-"""What a batch is told of an end: nothing, but that it is one."""
+"""The message to a batch about one ended run."""
 
 
 class JobWorkflow(RoutedCall):
-    """What a worker runs for a job. The job's own options, but for what its run was enqueued with."""
+    """The workflow that a worker runs for a job, with the job's options, unless its run was enqueued with others."""
 
     activity: Job[..., Any]
 
@@ -86,7 +86,7 @@ class JobWorkflow(RoutedCall):
 
 
 def job_workflows(activities: dict[str, Activity[..., Any]]) -> dict[str, Workflow[..., Any]]:
-    """What a worker can run of these, by what runs of jobs ask for."""
+    """The jobs that a worker can run, by the names that runs ask for."""
     return {job_code(name): JobWorkflow(one) for name, one in activities.items() if isinstance(one, Job)}
 
 
@@ -206,7 +206,7 @@ class CallRun(OwnedRun):
         super().move(move)
 
     def batch(self, loop: asyncio.AbstractEventLoop) -> Future[BatchInfo]:
-        """What became of the runs whose end it was called for."""
+        """The outcomes of the batch that this run was called for."""
         told = self.machine.start.options
         size = None if told is UNSET else _overrides_decoder.decode(told).batch
         if not isinstance(self.workflow, JobWorkflow) or size is None:
@@ -467,7 +467,7 @@ _LEAN = (
     "_failed",
     "_said",
 )
-"""What of a live run an EarlyRun's `__init__` sets, and what stays when it grows."""
+"""Fields that `EarlyRun.__init__` sets, and that stay when it becomes an owned run."""
 _GIVEN = ("_host", "epoch", "pauses", "run_id", "told", "workflow")
 """The same, but growing gives it anew."""
 for _kind in OwnedRun.__mro__[:-1]:

@@ -76,11 +76,11 @@ _READABLE = (MessageKind.SIGNAL, MessageKind.UPDATE, MessageKind.CANCEL)
 
 
 class Host(WaitingHost, Protocol):
-    """What a live run needs of its worker."""
+    """The part of the worker that an owned run uses."""
 
     turns: TurnHooks
     turn: OwnedRun | None
-    """Whose code is running now, for the watchdog."""
+    """The run whose code runs now, for the watchdog."""
     waiters: Waiters
     letters: Alerts
     timers: Timers
@@ -183,7 +183,7 @@ class OwnedRun(WaitingRun):
         self._after_turn()
 
     def _sign(self, body: Body) -> None:
-        """What the first turn fixes for the run's life: the code, the Python and the limits it began with."""
+        """Fix what the run keeps for life: the code, the Python and the limits it began with."""
         start, host = body.start, self._host
         if start is not UNSET:
             start.fingerprint, start.python = self.workflow.fingerprint, PYTHON
@@ -478,7 +478,7 @@ class OwnedRun(WaitingRun):
     # -- activities answer
 
     def call_over(self) -> None:
-        """An activity whose answer no code waits for has come to an end."""
+        """An activity whose answer no code waits for has ended."""
         if not self.leaving and self.ready:
             self._after_turn()
             self.evict_when_draining()
@@ -493,7 +493,7 @@ class OwnedRun(WaitingRun):
         """The last attempt of a call failed: the journal of a workflow says that by itself."""
 
     def batch(self, loop: asyncio.AbstractEventLoop) -> Future[BatchInfo]:
-        """What became of the runs whose end it was called for."""
+        """The outcomes of the batch that this run was called for."""
         raise WorkerError("batch_info() was called in an activity of a workflow: it is for jobs that a batch calls")
 
     def _pick_up(self, pending: set[int], attempts: Sequence[Attempt], answered: set[int]) -> None:
@@ -509,7 +509,7 @@ class OwnedRun(WaitingRun):
     # -- the committer answers
 
     def fail_start(self, error: Exception) -> None:
-        """The start may have been written: who waits for it is told that it is not known, and the run goes on."""
+        """The start may have been written: its caller learns that this is unknown, and the run goes on."""
         if self.starting is not None and not self.starting.done():
             self.starting.set_exception(error)
         self.starting = None

@@ -26,7 +26,7 @@ _INPUTS = (MessageKind.START, MessageKind.SIGNAL, MessageKind.UPDATE, MessageKin
 
 
 class QueryStateUnknown(Exception):
-    """What the run's code does with a message is known only when it has done it."""
+    """Only a turn shows what the code does with a message."""
 
 
 class _Copy(Machine):
@@ -117,7 +117,7 @@ async def acknowledged(store: Store, run_id: RunId) -> tuple[StoredRun, list[Mes
 
 
 async def later_pages(store: Store, stored: StoredRun) -> AsyncIterator[list[Message]]:
-    """What the run was sent besides the messages of `stored`. In the end raises QueryStateUnknown if the run has gone
+    """The run's messages besides those of `stored`. In the end raises QueryStateUnknown if the run has gone
     on since then: it may have read some of them meanwhile."""
     if not stored.more:
         return

@@ -14,7 +14,7 @@ from batuta.journal.unread_pages import last_of_page
 
 
 class RefusedClose:
-    """What a run did after its last durable entry, up to the refused close: done again after it has read everything.
+    """The turns of a run after its last durable entry, up to the refused close: repeated after it has read everything.
 
     With `then` it is not done again: that is called instead.
     """
@@ -57,7 +57,7 @@ class RefusedClose:
         self.after = max(self.after, last_of_page(messages))
 
     def add(self, more: Turn | None) -> None:
-        """What else came to be written meanwhile, beside inputs."""
+        """Other effects of that change, beside inputs."""
         if more is not None:
             change, effects = more
             self._change.attempts += change.attempts

@@ -22,7 +22,7 @@ _TALK_SECONDS = 2
 
 
 class WaitingHost(WriterHost, Protocol):
-    """What a run that waits needs of its worker."""
+    """The part of the worker that a waiting run uses."""
 
     def may_linger(self, run_id: RunId) -> bool:
         """Whether there is room to keep the run in memory though nothing of it is going on here."""

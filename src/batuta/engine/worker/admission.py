@@ -123,7 +123,7 @@ class Admission:
     # -- no more calls than can begin soon: jobs, and activities from elsewhere
 
     def appetite(self, runs: Iterable[OwnedRun]) -> tuple[WorkerInfo, int | None]:
-        """What to claim: the worker with only the code that has room, and how many runs at most. None: as many as fit.
+        """The next claim: the worker with only the code that has room, and how many runs at most. None: as many as fit.
         0: claim nothing until a run leaves."""
         if not self._has_calls:
             return self._info, None

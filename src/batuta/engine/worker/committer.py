@@ -43,7 +43,7 @@ is."""
 _WAITS = "run %s waits: another transaction holds its row in the database, or a row that it must write"
 _LOCKED_START = "a row that the start needs stayed locked for too long: something holds a transaction open; try again"
 _LONGEST_ASIDE = 0.5
-"""Between two tries of what waits for a row that somebody else holds."""
+"""Seconds between two tries of a change that waits for a locked row."""
 _ROUNDS = 2
 _TOGETHER = sys.version_info < (3, 12)
 """Effects only begin things. From Python 3.12 on they may run an activity, too, for as long as it does not wait."""
@@ -110,9 +110,9 @@ class Committer:
         self._starters: list[tuple[asyncio.Future[Completion], Completion]] = []
         self._is_lone = False
         self._aside: dict[OwnedRun, tuple[Item, float]] = {}
-        """Changes that wait for a row which somebody else holds, and since when. Nothing else of their runs is sent."""
+        """Changes that wait for a locked row, and since when. Nothing else of their runs is sent."""
         self._behind: set[OwnedRun] = set()
-        """Runs of those that have another change by now."""
+        """Runs of these that have another change by now."""
         self._aside_task: asyncio.Task[None] | None = None
 
     def open(self, context: contextvars.Context) -> None:
@@ -120,7 +120,7 @@ class Committer:
         self._context = context
 
     def report_to(self, reporter: Reporter) -> None:
-        """Somebody may listen to what becomes durable."""
+        """Report durable changes to a listener, if there is one."""
         if reporter.listens:
             self._reporter = reporter
 
@@ -478,14 +478,14 @@ def _told(error: Exception) -> str:
 
 
 def _of_a_start(error: Exception, unknown: bool) -> Exception:
-    """What a starter is told."""
+    """The error for a starter."""
     if unknown:
         return OutcomeUnknown(f"the start failed in an unexpected way and may have been written ({_told(error)})")
     return error
 
 
 def take_batch(waiting: deque[OwnedRun], settings: Settings) -> list[Item]:
-    """What waits, up to the limits of a batch."""
+    """The next batch, up to its limits."""
     batch: list[Item] = []
     rows, size = 0, 0
     most_rows, most_bytes = settings.batch_rows, settings.batch_bytes

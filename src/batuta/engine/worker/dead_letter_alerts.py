@@ -34,7 +34,7 @@ class Alerts:
         self._calling: asyncio.Task[None] | None = None
         self._threads = DaemonExecutor("batuta-dead-letter")
         self.count = 0
-        """Of dead letters that this worker has made."""
+        """Tells `on_dead_letter` of the dead letters of this worker."""
 
     def arrived(self, letter: DeadLetter) -> None:
         """It is durable. Called on the worker's loop, and returns at once."""
@@ -77,7 +77,7 @@ class Alerts:
                 log.exception("on_dead_letter raised for run %s", letter.id)
 
     async def close(self) -> None:
-        """Let the calls that are left come to an end, within bounds."""
+        """Let the remaining calls end, within bounds."""
         if self._calling is None:
             return
         with suppress(asyncio.TimeoutError):

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import ClassVar
 
 _DEFAULTS = (700, 2000)
-"""What Python sets for the youngest generation, before and since 3.13. Another number is somebody's choice."""
+"""Python's defaults for the youngest generation, before and since 3.13. Another number is the program's choice."""
 
 _CONTAINERS = 10_000
 _OF_A_RUN = 100
@@ -34,9 +34,9 @@ class GcHeadroom:
     _lock: ClassVar[Lock] = Lock()
     """Workers may have threads of their own."""
     _at_rest: ClassVar[int] = 0
-    """What the threshold was before."""
+    """The threshold before."""
     _set: ClassVar[int | None] = None
-    """The threshold that was set here last. Another one is somebody's choice, and stays."""
+    """The threshold that was set here last. Another number is the program's choice, and stays."""
     _all: ClassVar[int] = 0
     """Runs that all workers of this process have room for."""
 

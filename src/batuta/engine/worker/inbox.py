@@ -15,7 +15,7 @@ _NOT_THERE = Unread(-1, [])
 
 
 class InboxHost(Protocol):
-    """What reading inboxes needs of the worker."""
+    """The part of the worker that reading inboxes uses."""
 
     store: Store
     runs: dict[int, OwnedRun]
@@ -27,7 +27,7 @@ class InboxHost(Protocol):
 
 
 class InboxReader:
-    """Those of one session."""
+    """The inboxes of one session."""
 
     def __init__(self, session: InboxHost) -> None:
         self._session = session

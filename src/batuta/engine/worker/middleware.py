@@ -262,7 +262,7 @@ def _within(
 
 
 def as_start(request: Any) -> Start:
-    """What middleware sees of a request. It changes the request's own headers and tags: never those of the caller."""
+    """The request as middleware sees it. It changes the request's own headers and tags: never those of the caller."""
     request.headers, request.tags = dict(request.headers), dict(request.tags)
     is_job = hasattr(request, "job")
     return Start(

@@ -36,7 +36,7 @@ _SLICE = 32
 
 
 class ClaimHost(HandoverHost, Protocol):
-    """What claiming needs of the worker."""
+    """The part of the worker that claiming uses."""
 
     clock: DatabaseClock
     outage: Outage
@@ -103,7 +103,7 @@ class Poller:
         self._handover.open(context)
 
     async def start(self) -> None:
-        """Look once, so that it is known whether anything waits, and then for ever."""
+        """Look once, to learn whether anything waits, and then for ever."""
         try:
             await self._claim()
         except StoreError as error:
@@ -217,7 +217,7 @@ class Poller:
         return self._until_room(claim.again_at) if self._held else await self._until_due(still_open)
 
     async def take(self, ask: Callable[[], Awaitable[Claim]]) -> Claim:
-        """Bring into memory what somebody else claims."""
+        """Bring into memory the runs that `ask` claims."""
         async with self._asking:
             claim = await self._ask(ask)
             self._held = self._held or claim.held
@@ -310,7 +310,7 @@ class Poller:
 
 
 def _in_turn(stored_runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """Those of one flow key do not begin before all others of the same claim and priority."""
+    """Reorders a claim: flow keys of the same priority take turns."""
     seen: Counter[tuple[int, str]] = Counter()
     places: list[tuple[int, int, int]] = []
     for number, stored in enumerate(stored_runs):

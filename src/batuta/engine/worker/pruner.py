@@ -68,7 +68,7 @@ class NativeRetention:
 
 
 def declared_retention(rules: Sequence[Retention]) -> list[Retention]:
-    """What a worker is given. Raises InvalidInput."""
+    """The retention rules of a worker. Raises InvalidInput."""
     found: dict[tuple[str, str], Retention] = {}
     for rule in rules:
         if not isinstance(rule, Retention):

@@ -1,4 +1,4 @@
-"""What the store says is this worker's, compared with what it has in memory."""
+"""Compares the runs that the store says are this worker's with the runs in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Reconciler:
         """One read at a time: the journal of a second could be older than the run in memory."""
 
     def reconcile(self, pulse: Pulse, sent: float) -> None:
-        """Take in runs that are ours, and drop those that are not any more. `sent`: when the pulse was asked for.
+        """Take in runs that are ours, and drop runs that no longer are. `sent`: when the pulse was asked for.
 
         For a run that we do not have, the claims that were under way when it was first seen must have ended in between:
         it may be in the answer of one of them. A run that the store does not call ours must be missing in a pulse

@@ -58,7 +58,7 @@ _MESSAGES = {EntryKind.SIGNAL: "signal", EntryKind.UPDATE: "update", EntryKind.C
 
 
 class EntryFacts(Struct, gc=False):
-    """What of an entry's body is told."""
+    """The fields of an entry's body that events have."""
 
     seq: int = 0
     name: str = ""
@@ -89,7 +89,7 @@ class Reporter:
         self._done = done[0] if len(done) == 1 else self.tell
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
         self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
-        """What to make of an entry, by its kind."""
+        """The event of an entry, by its kind."""
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
 
     @property

@@ -195,7 +195,7 @@ class Scheduler:
         return firings
 
     def _give_up(self, row: ScheduleRow, error: InvalidSchedule) -> None:
-        """Of another version of this package: its workers will see to it."""
+        """A schedule of another version of this package: its workers fire it."""
         if (row.id, row.revision) not in self._unreadable:
             self._unreadable = {(row.id, row.revision), *islice(self._unreadable, _REMEMBERED)}
             log.error("schedule %r cannot be looked at: %s", row.id, told(error))

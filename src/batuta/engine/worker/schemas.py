@@ -1,4 +1,4 @@
-"""What a worker's workflows and jobs take, published for those who make forms from it."""
+"""Publishes JSON schemas of a worker's workflows and jobs, for forms."""
 
 from __future__ import annotations
 

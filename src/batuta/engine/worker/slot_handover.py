@@ -36,7 +36,7 @@ _LONGEST_REST = 0.05
 
 
 class HandoverHost(Protocol):
-    """What handing over needs of the worker."""
+    """The part of the worker that a hand-over uses."""
 
     store: Store
     settings: Settings

@@ -1,5 +1,4 @@
-"""Those in this process who wait for what other processes, or a later claim, may bring about: the end of a run, or its
-answer to an update."""
+"""Callers in this process that wait for the end of a run or its answer to an update."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class WaitRegistry(ABC, Generic[K, V]):
     def __init__(self, store: Store, outage: Outage) -> None:
         self._store, self.outage = store, outage
         self.waiting: dict[K, list[asyncio.Future[V]]] = {}
-        """Those who wait, by what for."""
+        """Callers that wait, by what they wait for."""
         self._dirty: set[K] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -95,11 +94,11 @@ class WaitRegistry(ABC, Generic[K, V]):
 
     @abstractmethod
     async def _find(self, keys: list[K]) -> Mapping[K, V]:
-        """Those that are there."""
+        """The answers that have come."""
 
     @abstractmethod
     def _hinted(self, hint: Hint) -> Iterable[K]:
-        """Those of the waited for that the hint may be about."""
+        """The awaited keys that the hint may be about."""
 
     async def _look_forever(self, unlisten: Callable[[], None]) -> None:
         """Until the last waiter has gone."""
@@ -139,7 +138,7 @@ class WaitRegistry(ABC, Generic[K, V]):
 
 
 class Answers(WaitRegistry[Asked, Output]):
-    """Those who wait for answers to updates."""
+    """Callers that wait for answers to updates."""
 
     what = "an answer"
 
@@ -154,7 +153,7 @@ class Answers(WaitRegistry[Asked, Output]):
 
 
 class Waiters(WaitRegistry[RunId, Known | None]):
-    """Those who wait for the ends of runs, and for their answers."""
+    """Callers that wait for the ends of runs, and for their answers."""
 
     what = "a result"
 
