@@ -75,7 +75,12 @@ def test_limits_are_changed_held_and_reset(declared: Cli) -> None:
     for name in ("orders", "balance"):
         document(declared, "delete", "limit", name)
     assert list(document(declared, "list")) == ["bank"]
-    assert audited(declared)[:2] == [("change limit", "orders", "slower"), ("change limit", "orders", "enough")]
+    assert audited(declared)[:4] == [
+        ("change limit", "orders", "slower"),
+        ("change limit", "orders", ""),
+        ("change limit", "orders", ""),
+        ("change limit", "orders", "enough"),
+    ]
 
 
 def test_a_namespace_without_partners_says_so(cli: Cli) -> None:

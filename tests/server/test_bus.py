@@ -40,6 +40,12 @@ async def test_the_bus_is_looked_at_and_fed_over_http(web: Web, client: batuta.B
     assert (await web.post(f"{BUS}/prune", {"keep": "0s"})).json == {"messages": 2}
     deleted = await web.ask("DELETE", f"{BUS}/subscriptions/book?reason=over")
     assert deleted.json == {"name": "book", "deleted": True}
+    rows = (await web.ask("GET", "/api/v1/audit")).json["rows"]
+    assert [(row["verb"], row["target"], row["after"]) for row in reversed(rows)] == [
+        ("prune", "bus", None),
+        ("prune", "bus", {"deleted": 2}),
+        ("drop subscription", "book", None),
+    ]
 
 
 async def test_what_cannot_be_published_is_refused(web: Web) -> None:

@@ -4,11 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 import batuta
 from batuta.errors import IdempotencyInProgress, StoreUnavailable
 from batuta.resilience.idempotency import Idempotency
-from batuta.server import Server
+from batuta.server import Principal, Scope, Server, dashboard
 from batuta.server.http.routing import Repeat
 from batuta.server.table import TABLE
 from tests.server.test_table import body_of, path_of
@@ -101,6 +102,21 @@ async def test_an_update_with_a_key_waits_for_the_same_answer(web: Web, worker: 
         for _ in range(2)
     ]
     assert [one["answer"] for one in answers] == [1, 1]
+
+
+async def test_the_same_update_of_two_users_of_an_application_is_two_updates(
+    client: batuta.Batuta, worker: None
+) -> None:
+    async def who(request: Request) -> Principal | None:
+        return Principal(name=request.headers["x-user"], kind="app", scope=Scope.OPERATOR, namespace="default")
+
+    app = dashboard(client, authenticate=who)
+    await client.start("basket", id="b")
+    for name, size in (("ann", 1), ("bob", 2), ("ann", 1)):
+        web = Web(app).with_headers(x_user=name)
+        web = web.with_headers(x_csrf_token=(await web.get("/api/v1/session")).json["csrf_token"])
+        put = await web.post("/api/v1/runs/b/update", {"name": "put", "args": ["ham"]}, idempotency_key="k")
+        assert put.json["answer"] == size, name
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "é"])

@@ -215,6 +215,14 @@ def test_durations_are_of_all_runs_and_not_of_the_last_ones_of_each_workflow() -
     assert [round(slow["p50"]), round(slow["p95"])] == [600, 600]
 
 
+@pytest.mark.parametrize(
+    "times", ["since=9999-12-31T23:59:59Z", "until=0001-01-01T00:00:00Z", "since=0001-01-01T00:00:00Z&until=9999-12-31"]
+)
+async def test_an_overview_of_times_at_the_ends_of_the_calendar_is_empty(web: Web, times: str) -> None:
+    found = await web.get(f"/api/v1/overview?{times}")
+    assert (found.status, found.json["total"], len(found.json["chart"]["buckets"])) == (200, 0, 30)
+
+
 async def test_health_needs_no_credential_and_readiness_tells_why_not(web: Web, server: Any) -> None:
     assert (await web.get("/healthz")).json == {"status": "ok"}
     assert (await web.get("/readyz")).json["status"] == "ready"

@@ -53,8 +53,14 @@ async def test_limits_are_changed_held_told_and_forgotten(web: Web) -> None:
     assert (await ask(web, "POST", f"{ORDERS}/sync", {"balance": -4}))["keys"][0]["balance"] == -4
     assert [one["name"] for one in (await ask(web, "DELETE", ORDERS))["limits"]] == ["balance"]
     rows = (await ask(web, "GET", "/api/v1/audit"))["rows"]
+    assert [row["after"] for row in reversed(rows)][1:3] == [
+        {"key": "*", "held_seconds": 600},
+        {"key": "*", "held_seconds": 0},
+    ]
     assert [(row["verb"], row["target"], row["reason"]) for row in reversed(rows)] == [
         ("change limit", "orders", "slower"),
+        ("change limit", "orders", ""),
+        ("change limit", "orders", ""),
         ("change limit", "orders", "enough"),
         ("change limit", "orders", ""),
         ("forget partner", "orders", ""),

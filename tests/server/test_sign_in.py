@@ -282,6 +282,50 @@ async def test_a_viewer_cannot_reveal_and_an_operator_is_noted(
     assert [(row["target"], row["reason"]) for row in rows] == [("r", "ticket 7")]
 
 
+async def test_every_route_that_shows_what_is_stored_hides_what_redaction_hides(
+    web: Web, client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail = "ann@example.com"
+    admin = bearer(web, await key_of(client))
+    event = {"type": "paid", "payload": {"to": mail}, "external_id": "1"}
+    sent = (await admin.post("/api/events", event)).json
+    hook = (await admin.post("/api/v1/webhooks", {"url": f"https://example.com/{mail}", "description": mail})).json
+    await client.limits.change("bank", rate="1/s", reason=mail)
+    monkeypatch.setenv("BATUTA_REDACT", "1")
+    hiding = Web(Server(client).serve, admin.headers)
+    change = {"rates": ["2/s"], "reason": mail}
+    for method, path, body in (
+        ("POST", "/api/events", event),
+        ("POST", f"/api/events/{sent['id']}/replay", {}),
+        ("GET", f"/api/v1/webhooks/{hook['id']}", None),
+        ("PATCH", f"/api/v1/webhooks/{hook['id']}", {"types": ["a.b"]}),
+        ("POST", f"/api/v1/webhooks/{hook['id']}/disable", {}),
+        ("GET", "/api/v1/partners", None),
+        ("PUT", "/api/v1/partners/limits/bank", change),
+        ("POST", "/api/v1/partners/limits/bank/hold", {"seconds": 1}),
+    ):
+        for headers in ({}, {"idempotency-key": path}, {"idempotency-key": path}) if method == "POST" else ({},):
+            shown = await hiding.ask(method, path, body, headers=headers)
+            assert (shown.status < 300, mail.encode() in shown.body, b"[email]" in shown.body) == (True, False, True), (
+                path
+            )
+    whole = await hiding.get(f"/api/v1/webhooks/{hook['id']}", reveal="true", reason="ticket 7")
+    assert mail.encode() in whole.body
+
+
+async def test_the_document_of_a_flow_is_shown_as_it_is_for_an_editor_saves_what_it_shows(
+    web: Web, client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = {"actionType": "webhook", "url": "https://example.com", "headers": {"Authorization": "secret://store/crm"}}
+    steps = [{"key": "call", "type": "action", "config": call}, {"key": "end", "type": "end"}]
+    monkeypatch.setenv("BATUTA_REDACT", "1")
+    admin = bearer(Web(Server(client).serve), await key_of(client))
+    made = (await admin.post("/api/workflows", {"name": "f", "trigger_type": "paid", "steps": steps})).json
+    assert made["steps"] == steps
+    assert (await admin.get(f"/api/workflows/{made['id']}")).json["steps"] == steps
+    assert (await admin.get(f"/api/v1/flows/{made['id']}")).json["workflow"]["steps"] == steps
+
+
 async def test_a_problem_quotes_nothing_that_redaction_hides(
     web: Web, client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
 ) -> None:

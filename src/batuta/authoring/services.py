@@ -96,6 +96,9 @@ class BusService(Protocol):
         ...
 
     def act(self, verb: Verb, reason: str) -> Act: ...
+    async def note(self, target: str, verb: Verb, after: Any = None) -> None:
+        """Record an action of many transactions in the audit log."""
+        ...
 
 
 class Backend(RunBackend, Protocol):

@@ -242,7 +242,7 @@ class Limits(_Operations):
             doc.hold(which, docs.now + round(seconds * SECOND), docs.now)
             return PartnerChange(None, doc.encode(), tell=True)
 
-        await self._change(name, "", rule)
+        await self._change(name, "", rule, self._held(which, seconds))
 
     async def release(self, name: str, *, key: str | None = None) -> None:
         """End such a pause now. Raises UnknownPartner."""
@@ -253,7 +253,7 @@ class Limits(_Operations):
             doc.release(which)
             return PartnerChange(None, doc.encode(), tell=True)
 
-        await self._change(name, "", rule)
+        await self._change(name, "", rule, self._held(which, 0))
         await self._wake(name)
 
     async def sync(self, name: str, balance: float, *, key: str | None = None) -> None:
@@ -279,6 +279,10 @@ class Limits(_Operations):
 
         await self._change(name, which, told)
         await self._change(name, "", turned)
+
+    def _held(self, key: str, seconds: float) -> Act:
+        """For the audit log: as long as a partner is not called, what waits for it stands still."""
+        return self._backend.act(Verb.CHANGE_LIMIT, "", after={"key": key, "held_seconds": seconds})
 
     @staticmethod
     def _known(name: str, doc: str | None) -> LimitDoc:

@@ -138,5 +138,6 @@ ROUTES = (
         answer=Operation,
         status=202,
         large=True,
+        payloads=True,
     ),
 )

@@ -252,6 +252,7 @@ ROUTES = (
         Operation,
         body=ReprocessBody,
         large=True,
+        payloads=True,
     ),
     route(
         "POST",
@@ -260,5 +261,6 @@ ROUTES = (
         "Discard dead letters, with a reason.",
         Operation,
         body=DiscardBody,
+        payloads=True,
     ),
 )

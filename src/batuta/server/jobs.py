@@ -69,7 +69,8 @@ class HeartbeatBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Sent(Struct, kw_only=True):
-    token: str
+    """Without the token: an answer may be kept for an idempotency key, and no token lies in the database."""
+
     sent: str
 
 
@@ -134,18 +135,18 @@ async def retry(call: Call) -> Requested:
 
 async def complete(call: Call) -> Sent:
     await call.client.complete(call.body.token, call.body.value)
-    return Sent(token=call.body.token, sent="complete")
+    return Sent(sent="complete")
 
 
 async def fail(call: Call) -> Sent:
     body: FailBody = call.body
     await call.client.fail(body.token, body.message if body.retry else NonRetryable(body.message))
-    return Sent(token=body.token, sent="fail")
+    return Sent(sent="fail")
 
 
 async def heartbeat(call: Call) -> Sent:
     await call.client.heartbeat(call.body.token, call.body.details)
-    return Sent(token=call.body.token, sent="heartbeat")
+    return Sent(sent="heartbeat")
 
 
 _JOBS, _JOB, _ACTIVITIES = "/api/v1/jobs", "/api/v1/jobs/{id}", "/api/v1/activities"

@@ -357,6 +357,7 @@ ROUTES = (
         handler=list_operations,
         summary="Operations on many things, newest first.",
         answer=Operations,
+        payloads=True,
     ),
     Route(
         method="GET",
@@ -365,5 +366,6 @@ ROUTES = (
         handler=show,
         summary="One operation, and how far it is.",
         answer=Operation,
+        payloads=True,
     ),
 )

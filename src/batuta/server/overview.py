@@ -28,6 +28,7 @@ _BARS = 36
 _BUCKETS = 30
 _SHORTEST, _SHORTEST_CUT = timedelta(minutes=5), timedelta(seconds=30)
 """That a chart shows."""
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _OFTEN = 5
 _BAD = (RunState.FAILED, RunState.TIMED_OUT)
 
@@ -125,7 +126,8 @@ async def overview(call: Call) -> dict[str, Any]:
         "retrying_often": found.retrying_often,
         "dead_letters": found.dead_letters,
     }
-    since = ago(query.since, "since") or moment - timedelta(hours=1)
+    since = _drawable(ago(query.since, "since") or moment - timedelta(hours=1))
+    until = _drawable(ago(query.until, "until") or moment)
     p50, p95 = _middle_and_slow(page.runs)
     return {
         "as_of": moment,
@@ -133,13 +135,18 @@ async def overview(call: Call) -> dict[str, Any]:
         "total": counted.total,
         "needs_attention": attention,
         "workflows": _bars(page.runs),
-        "chart": _chart(page.runs, since, ago(query.until, "until") or moment, is_cut=page.cursor is not None),
+        "chart": _chart(page.runs, since, until, is_cut=page.cursor is not None),
         "sampled": len(page.runs),
         "p50": p50,
         "p95": p95,
         "queues": [queue_document(queue) for queue in found.queues],
         "workers": found.workers,
     }
+
+
+def _drawable(moment: datetime) -> datetime:
+    """Away from the ends of the calendar, so that there is time before and after it."""
+    return min(max(moment, _FIRST), _LAST)
 
 
 def _bars(runs: Sequence[Description]) -> list[WorkflowBars]:

@@ -161,7 +161,7 @@ def _update_id(call: Call) -> str:
     if key is None:
         return new_message_id()
     check_key(key)
-    asked = f"{call.principal.key_id}\0{key}\0{call.body.name}".encode() + encode(call.body.args)
+    asked = f"{call.principal.caller}\0{key}\0{call.body.name}".encode() + encode(call.body.args)
     return f"request-{sha256(asked).hexdigest()}"
 
 

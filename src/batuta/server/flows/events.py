@@ -114,6 +114,7 @@ ROUTES = (
         body=FlowEventBody,
         status=201,
         large=True,
+        payloads=True,
     ),
     route("GET", _ONE, show, "One event, with its runs.", EventDocument, payloads=True),
     route(
@@ -124,5 +125,6 @@ ROUTES = (
         SentFlowEvent,
         body=ReasonBody,
         status=201,
+        payloads=True,
     ),
 )

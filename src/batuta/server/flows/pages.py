@@ -127,21 +127,14 @@ async def run(call: Call) -> FlowRunView:
 
 
 def _route(path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    return Route(
-        method="GET",
-        path=f"/api/v1/{path}",
-        scope=Scope.VIEWER,
-        handler=handler,
-        summary=summary,
-        answer=answer,
-        payloads=True,
-        **more,
-    )
+    given: dict[str, Any] = {"method": "GET", "scope": Scope.VIEWER, "payloads": True} | more
+    return Route(path=f"/api/v1/{path}", handler=handler, summary=summary, answer=answer, **given)
 
 
 ROUTES = (
     _route("flows", flows, "Flows with their versions and last runs.", FlowsPage, query=FlowQuery),
-    _route("flows/{id}", flow, "A version of a flow, with its last runs.", FlowPage),
+    # no payload, but a document: an editor saves what it was shown
+    _route("flows/{id}", flow, "A version of a flow, with its last runs.", FlowPage, payloads=False),
     _route("flow-runs/{id}", run, "A run of a flow, with the flow that it follows.", FlowRunView),
     _route("flow-events", list_events, "Events, as a page shows them.", EventDocuments, query=EventQuery),
     _route("flow-approvals", approvals, "Approvals, as a page shows them.", ApprovalPage, query=FailedQuery),

@@ -50,6 +50,11 @@ class Principal(Struct, frozen=True, kw_only=True):
         """As the audit log names it."""
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
+    @property
+    def caller(self) -> str:
+        """Whose idempotency keys they are."""
+        return f"{self.kind} {self.key_id or self.name}"
+
 
 class Answer(Struct, kw_only=True):
     """An answer with more than a body."""

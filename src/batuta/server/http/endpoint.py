@@ -149,15 +149,17 @@ class Endpoint:
         return _sent(_reply(route, answer, redactor), request.headers)
 
     async def _redacted(self, response: Response, call: Call, redactor: Redactor | None) -> Response:
-        """A problem without what redaction hides: the words of an error may quote payloads."""
-        if response.status_code < 400:
-            return response
-        if not call.route.payloads and call.route.namespaced:
+        """A whole answer without what redaction hides: the words of an error may quote payloads, too."""
+        refuses = response.status_code >= 400
+        if refuses and not call.route.payloads and call.route.namespaced:
             redactor = await self._server.redactor_for(call.client)
-        if redactor is None:
+        if redactor is None or not response.body:
             return response
         document = msgspec.json.decode(response.body)
-        document |= {name: redactor.text(document[name]) for name in ("detail", "id") if name in document}
+        if refuses:
+            document |= {name: redactor.text(document[name]) for name in ("detail", "id") if name in document}
+        else:
+            document = redactor.value(document)
         headers = {name: value for name, value in response.headers.items() if name != "content-length"}
         return Response(_encode(document), response.status_code, headers)
 
@@ -193,7 +195,7 @@ class Endpoint:
         redactor: Redactor | None = await self._server.redactor_for(call.client)
         if redactor is None or not reveal:
             return redactor
-        reason = apart.get("reason", "")
+        reason = str(apart.get("reason") or getattr(call.query, "reason", ""))
         if call.principal.scope < Scope.OPERATOR:
             raise Refused(403, "forbidden", "only an operator may see what redaction hides: use another key")
         if not reason.strip():
@@ -226,9 +228,8 @@ async def _once(call: Call, key: str) -> Response:
         return KeptResponse.of(response.status_code, headers, None if secret else bytes(response.body)).encode(), keep
 
     made: list[Response] = []
-    caller = f"{call.principal.kind} {call.principal.key_id or call.principal.name}"
     once = Idempotency(call.client.namespace.requests).once
-    answer, before = await once(caller, key, asked, work, shorten=KeptResponse.without_body)
+    answer, before = await once(call.principal.caller, key, asked, work, shorten=KeptResponse.without_body)
     if not before:
         return made[0]
     call.server.metrics.event(RequestReplayed(SystemClock().now() / SECOND, route.path))
@@ -250,7 +251,9 @@ def _refusal(problem: Problem, trace_id: str) -> Response:
 
 
 def _also(route: Route) -> tuple[str, ...]:
-    return (("namespace",) if route.namespaced else ()) + (("reveal", "reason") if route.payloads else ())
+    """Query parameters that every such route takes, beside its own."""
+    names = (("namespace",) if route.namespaced else ()) + (("reveal", "reason") if route.payloads else ())
+    return tuple(name for name in names if name not in route.query.__struct_fields__)
 
 
 def _flag(name: str, text: str | None) -> bool:

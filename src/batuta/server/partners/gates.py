@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from msgspec import Struct
@@ -108,16 +109,15 @@ async def sync(call: Call) -> LimitView:
 
 
 _BREAKER, _LIMIT = "/api/v1/partners/breakers/{name}", "/api/v1/partners/limits/{name}"
-
-
+_route = partial(route, payloads=True)
 ROUTES = (
-    route("GET", "/api/v1/partners", list_partners, "Breakers and limits, as of now.", Partners),
-    route("PUT", _BREAKER, force_breaker, "Force a breaker open, closed or off.", BreakerView, body=ForceBody),
-    route("DELETE", _BREAKER, forget_breaker, "Delete a breaker.", Partners, query=ReasonQuery),
-    route("PUT", _LIMIT, change_limit, "Change a limit, or make one.", LimitView, body=PartnerLimitBody),
-    route("DELETE", _LIMIT, forget_limit, "Delete a limit.", Partners, query=ReasonQuery),
-    route("POST", f"{_LIMIT}/reset", reset_limit, "Go back to what code declares.", LimitView, body=ReasonBody),
-    route("POST", f"{_LIMIT}/hold", hold, "Stop all calls to the partner for a while.", LimitView, body=HoldBody),
-    route("POST", f"{_LIMIT}/release", release, "Allow calls to the partner again.", LimitView, body=KeyBody),
-    route("POST", f"{_LIMIT}/sync", sync, "Tell the balance that the partner keeps.", LimitView, body=SyncBody),
+    _route("GET", "/api/v1/partners", list_partners, "Breakers and limits, as of now.", Partners),
+    _route("PUT", _BREAKER, force_breaker, "Force a breaker open, closed or off.", BreakerView, body=ForceBody),
+    _route("DELETE", _BREAKER, forget_breaker, "Delete a breaker.", Partners, query=ReasonQuery),
+    _route("PUT", _LIMIT, change_limit, "Change a limit, or make one.", LimitView, body=PartnerLimitBody),
+    _route("DELETE", _LIMIT, forget_limit, "Delete a limit.", Partners, query=ReasonQuery),
+    _route("POST", f"{_LIMIT}/reset", reset_limit, "Go back to what code declares.", LimitView, body=ReasonBody),
+    _route("POST", f"{_LIMIT}/hold", hold, "Stop all calls to the partner for a while.", LimitView, body=HoldBody),
+    _route("POST", f"{_LIMIT}/release", release, "Allow calls to the partner again.", LimitView, body=KeyBody),
+    _route("POST", f"{_LIMIT}/sync", sync, "Tell the balance that the partner keeps.", LimitView, body=SyncBody),
 )

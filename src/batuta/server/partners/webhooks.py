@@ -217,8 +217,8 @@ ROUTES = (
         body=ReasonBody,
         status=201,
     ),
-    route("GET", _ONE, show, "One endpoint, without its secrets.", Endpoint),
-    route("PATCH", _ONE, update, "Change an endpoint.", Endpoint, body=EndpointBody, **_ADMIN),
+    route("GET", _ONE, show, "One endpoint, without its secrets.", Endpoint, payloads=True),
+    route("PATCH", _ONE, update, "Change an endpoint.", Endpoint, body=EndpointBody, payloads=True, **_ADMIN),
     route("DELETE", _ONE, delete, "Delete an endpoint.", DeletedEndpoint, query=ReasonQuery, **_ADMIN),
     route(
         "POST",
@@ -229,7 +229,9 @@ ROUTES = (
         body=RotateSecretBody,
         **_SECRET,
     ),
-    route("POST", f"{_ONE}/enable", enable, "Deliver to an endpoint again.", Endpoint, body=ReasonBody),
-    route("POST", f"{_ONE}/disable", disable, "Stop deliveries to an endpoint.", Endpoint, body=ReasonBody),
+    route("POST", f"{_ONE}/enable", enable, "Deliver to an endpoint again.", Endpoint, body=ReasonBody, payloads=True),
+    route(
+        "POST", f"{_ONE}/disable", disable, "Stop deliveries to an endpoint.", Endpoint, body=ReasonBody, payloads=True
+    ),
     route("POST", f"{_ONE}/test", test, "Send a test event to an endpoint.", SentDelivery, status=201),
 )

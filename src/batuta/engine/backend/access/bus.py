@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from batuta.clock import Clock
 from batuta.engine.activities.publisher import Publisher
@@ -37,3 +38,6 @@ class NativeBus:
 
     def act(self, verb: Verb, reason: str) -> Act:
         return self._actor.act(verb, reason)
+
+    async def note(self, target: str, verb: Verb, after: Any = None) -> None:
+        await self._all.note_act(target, self._actor.act(verb, after=after))
