@@ -418,6 +418,24 @@ async def test_the_ledger_is_balanced_wherever_a_worker_dies_on_postgresql(postg
 # -- bad input
 
 
+async def test_what_goes_on_as_new_within_a_saga_fails_and_is_undone() -> None:
+    partner = Partner()
+    do, undo, _ = partner.activities()
+
+    @workflow(fails=[InvalidInput])
+    async def goes_on() -> None:
+        async with saga():
+            await do(2)
+            async with saga():
+                await do(4)
+                continue_as_new()
+
+    async with Environment(workflows=[goes_on], activities=[do, undo]) as env:
+        with pytest.raises(RunFailed, match=r"call it after the block(; undone: undo .of do.){2}"):
+            await (await env.start(goes_on)).result(60)
+    assert partner.ledger == [("do", 2), ("do", 4), ("undo", 4), ("undo", 2)]
+
+
 async def test_misuse_is_refused_by_name() -> None:
     @activity
     async def undo(number: int) -> None: ...

@@ -112,9 +112,10 @@ class Saga:
         cancelled = await self._settle()
         log, self._log = self._log, None
         seqs, self._seqs = self._seqs, []
+        misused: InvalidInput | None = None
         if isinstance(error, ContinueAsNew) and seqs:
-            raise InvalidInput("continue_as_new() was called in a saga with compensations: call it after the block")
-        failure = error if error is not None else cancelled
+            misused = InvalidInput("continue_as_new() was called in a saga with compensations: call it after the block")
+        failure = misused or error or cancelled
         if log is None or not seqs:
             pass
         elif failure is not None:
@@ -125,6 +126,8 @@ class Saga:
             log.keep(seqs)
         if cancelled is not None and not isinstance(error, asyncio.CancelledError):
             raise cancelled
+        if misused is not None:
+            raise misused
 
     async def _settle(self) -> asyncio.CancelledError | None:
         """Wait for steps of the block that are still under way, as those that `gather` leaves behind when one fails."""
