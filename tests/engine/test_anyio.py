@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from batuta import RunFailed, RunState, activity, workflow
+from batuta import RunFailed, RunState, activity, saga, workflow
 from batuta.engine.machine.loop import RunLoop
 from batuta.errors import Forbidden
 from tests.engine.kit import commands, journal_of, parked, replay, world
@@ -133,6 +133,71 @@ async def test_nested_scopes_are_cancelled_in_one_order() -> None:
             replay(nested_scopes, entries).tear_down()
             orders.add(tuple(seen))
     assert orders == {tuple(f"member {number}" for number in range(12))}
+
+
+@pytest.mark.parametrize("way", ["deadline", "group"])
+async def test_a_saga_in_a_cancelled_scope_is_undone(way: str) -> None:
+    @workflow
+    async def books(way: str) -> str:
+        async def trip() -> None:
+            async with saga() as undoing:
+                undoing(undo, await echo("flight"))
+                undoing(undo, await echo("hotel"))
+                await anyio.sleep(3600)
+
+        if way == "deadline":
+            with anyio.move_on_after(60) as scope:
+                await trip()
+            return await echo(f"moved on {scope.cancelled_caught}")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(trip)
+            await anyio.sleep(60)
+            tasks.cancel_scope.cancel()
+        return await echo("cancelled")
+
+    async with world(books, echo, undo) as env:
+        assert await env.run(books, way) == ("moved on True" if way == "deadline" else "cancelled")
+        assert seen == ["hotel", "flight"]
+
+
+async def test_tasks_of_asyncio_clean_up_durably_in_a_cancelled_scope() -> None:
+    @workflow
+    async def mixes() -> str:
+        async def holds(name: str) -> None:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                await undo(name)
+                await asyncio.sleep(60)
+                await undo(f"{name} again")
+
+        with anyio.move_on_after(60):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(holds("a"))
+        return await echo("done")
+
+    async with world(mixes, echo, undo, always_replay=True) as env:
+        handle = await env.start(mixes)
+        await env.advance(61)
+        await env.crash()
+        assert await handle.result() == "done"
+        assert seen == ["a", "a again"]
+
+
+async def test_code_that_never_leaves_a_cancelled_scope_is_parked_when_nothing_can_end_it() -> None:
+    @workflow
+    async def stays() -> None:
+        with anyio.move_on_after(60):
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    continue
+
+    async with world(stays) as env:
+        handle = await env.start(stays)
+        await env.advance(61)
+        assert "waits, and no activity" in await parked(env, handle)
 
 
 async def test_a_loop_of_a_run_answers_or_refuses_by_name_whatever_a_loop_can_be_asked() -> None:

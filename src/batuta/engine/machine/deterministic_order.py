@@ -62,8 +62,9 @@ class _InOrder(dict[Hashable, None]):
 
 
 def order_scopes() -> None:
-    """Have anyio's cancel scopes keep the scopes within them in order: it cancels their tasks one after the other. Only
-    in programs that have imported anyio."""
+    """Have anyio's cancel scopes keep the scopes within them in order: it cancels their tasks one after the other. And
+    have them leave it to later turns to cancel what does not end in this one. Only in programs that have imported
+    anyio."""
     if "anyio" in sys.modules:
         _order_scopes()
 
@@ -81,3 +82,14 @@ def _order_scopes() -> None:
                 scope._child_scopes = _InOrder()
 
         kind.__init__ = ordered
+        deliver = kind._deliver_cancellation
+
+        @functools.wraps(deliver)
+        def bounded(scope: Any, origin: Any) -> Any:
+            later = getattr(asyncio.events._get_running_loop(), "deliver_later", None)
+            if later is not None and scope is origin and (handle := later(scope._deliver_cancellation, origin)):
+                scope._cancel_handle = handle
+                return True
+            return deliver(scope, origin)
+
+        kind._deliver_cancellation = bounded

@@ -28,6 +28,9 @@ _SPINS = (
     f"await an activity or a timer inside the loop that spins"
 )
 
+MOST_DELIVERIES = 1_000
+"""How often one turn cancels the tasks of a cancelled scope of anyio anew. The next turn goes on with it."""
+
 _HASH_STEP = 0x9E3779B97F4A7C15  # spreads consecutive numbers over all bits
 _HASH_MASK = 0x7FFF_FFFF_FFFF_FFFF
 
@@ -130,6 +133,9 @@ class RunLoop(asyncio.AbstractEventLoop):
     def __init__(self, host: TimerHost, seed: int) -> None:
         self._host = host
         self._ready: list[RunHandle] = []
+        self._postponed: list[RunHandle] = []
+        """What the next turn runs after its input."""
+        self._deliveries = 0
         self._hashes = seed
         self.counter = self._gathers = 0
         self._tasks: list[RunTask] = []
@@ -169,6 +175,10 @@ class RunLoop(asyncio.AbstractEventLoop):
     def run_until_idle(self) -> None:
         """Run callbacks until none is ready. Raises Spins when they do not end."""
         ready = self._ready
+        if self._postponed:
+            ready += self._postponed
+            self._postponed.clear()
+        self._deliveries = 0
         left = MOST_CALLBACKS
         while ready:
             for handle in ready:  # and those that are added meanwhile
@@ -197,6 +207,17 @@ class RunLoop(asyncio.AbstractEventLoop):
             self._look_for_foreign_await(call[0])
         handle = RunHandle(call, context or contextvars.copy_context())
         self._ready.append(handle)
+        return handle
+
+    def deliver_later(self, deliver: Callable[..., Any], origin: object) -> RunHandle | None:
+        """Whether a cancelled scope of anyio waits with its next delivery. It cancels its tasks in each round of a loop
+        until they have left it: where they do something durable first, such as the compensations of a saga, this turn
+        would never end."""
+        self._deliveries += 1
+        if self._deliveries <= MOST_DELIVERIES:
+            return None
+        handle = RunHandle((deliver, origin), contextvars.copy_context())
+        self._postponed.append(handle)
         return handle
 
     def _look_for_foreign_await(self, step: Any) -> None:
@@ -280,6 +301,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         self._torn_down = True
         self._tasks.clear()
         self._ready.clear()
+        self._postponed.clear()
         return True
 
     def tear_down(self) -> None:
@@ -296,6 +318,7 @@ class RunLoop(asyncio.AbstractEventLoop):
                     _unwind_generator(task.get_coro())
                     _close(task.get_coro())
         self._ready.clear()
+        self._postponed.clear()
 
     # -- the rest of asyncio's interface
 
