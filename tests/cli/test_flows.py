@@ -73,6 +73,30 @@ def test_files_become_drafts_and_versions_and_come_back_as_they_were(cli: Cli, t
     assert json.loads(exported.read_text()) == SPRINT | {"description": "third"}
 
 
+def test_what_a_file_no_longer_has_is_taken_from_the_draft(cli: Cli, tmp_path: Path) -> None:
+    assert cli("migrate").exit_code == 0
+    more = {"description": "first", "trigger": {"topic": "invoices"}}
+    file = written(tmp_path, "sprint.json", SPRINT | more)
+    assert cli("flows", "push", file).exit_code == 0
+    written(tmp_path, "sprint.json", SPRINT)
+    assert "changed" in cli("flows", "push", file).stdout
+    assert "unchanged" in cli("flows", "push", file).stdout
+    assert cli("flows", "export", str(tmp_path / "out")).exit_code == 0
+    [exported] = (tmp_path / "out").iterdir()
+    assert json.loads(exported.read_text()) == SPRINT
+
+
+def test_two_files_of_one_flow_are_refused_and_a_byte_order_mark_is_not(cli: Cli, tmp_path: Path) -> None:
+    assert cli("migrate").exit_code == 0
+    first = tmp_path / "a.json"
+    first.write_bytes(b"\xef\xbb\xbf" + json.dumps(SPRINT).encode())
+    assert cli("flows", "push", str(first)).exit_code == 0
+    written(tmp_path, "b.json", SPRINT)
+    refused = cli("flows", "push", str(tmp_path))
+    assert refused.exit_code == 2
+    assert "are both flow 'Sprint 1 Test'" in refused.stderr
+
+
 def test_nothing_is_pushed_when_one_file_is_wrong(cli: Cli, tmp_path: Path) -> None:
     assert cli("migrate").exit_code == 0
     written(tmp_path, "a.json", SPRINT)

@@ -12,7 +12,14 @@ from batuta.flows.expressions import FUNCTIONS, LARGEST_RESULT, ExpressionError,
 SCOPE: dict[str, Any] = {
     "event": {
         "type": "invoice_overdue",
-        "payload": {"name": " Ana ", "amount": 2500, "items": [{"sku": "a"}, {"sku": "b"}], "note": None, "n": "12.50"},
+        "payload": {
+            "name": " Ana ",
+            "amount": 2500,
+            "items": [{"sku": "a"}, {"sku": "b"}],
+            "note": None,
+            "n": "12.50",
+            "endereço": {"número": 7},
+        },
     },
     "context": {"count": 3, "list": [3, 1, 2]},
     "steps": {"check": {"output": {"result": True}}, "key-with-dash": {"output": 7}},
@@ -52,6 +59,9 @@ SCOPE: dict[str, Any] = {
         ('{{ "a }} b" }}', "a }} b"),
         ('{{ "\\u00e9\\"" }}', 'é"'),
         ("{ not } an {expression}", "{ not } an {expression}"),
+        ("{{ event.payload.endereço.número }}", 7),
+        ("{{ divide(4, 2) }} {{ add(0.1, 0.2) }} {{ round(add(0.1, 0.2), 2) }}", "2.0 0.30000000000000004 0.3"),
+        ("{{ round(2.5) }} {{ round(3.5) }}", "2 4"),
     ],
 )
 def test_a_template_gives(template: Any, expected: Any) -> None:

@@ -188,6 +188,13 @@ async def test_try_goes_on_with_catch_and_finally() -> None:
 
 
 @in_virtual_time
+async def test_a_catch_is_told_which_step_failed() -> None:
+    inner = step("each", "for_each", items=[1], steps=[step("deep", "fail", message="no")])
+    note = step("note", "set", values={"at": "{{ context.error.step }}", "why": "{{ context.error.message }}"})
+    found = await ran([step("t", "try", steps=[inner], catch=[note]), DONE])
+    assert (found.run.context["at"], found.run.context["why"]) == ("deep", "no")
+
+
 async def test_a_block_over_its_time_fails() -> None:
     inside = [[step("slow", "delay", seconds=1000)]]
     found = await ran([step("p", "parallel", timeout=5, branches=inside), DONE])

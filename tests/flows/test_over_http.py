@@ -369,6 +369,47 @@ async def test_a_person_approves_or_rejects(api: Orkestr) -> None:
     assert (await api.get("/api/approvals"))["approvals"] == []
 
 
+@pytest.mark.parametrize("count", [3, LONG_LIST + 1])
+async def test_a_person_decides_the_item_that_was_asked_about(api: Orkestr, count: int) -> None:
+    ask = {"key": "ask", "type": "approval", "config": {"title": "{{ context.item }}?", "onRejected": "no"}}
+    no = {"key": "no", "type": "set", "config": {"values": {"rejected": True}}}
+    steps = [ask, {"key": "yes", "type": "end"}, no]
+    config = {"items": "{{ event.payload.items }}", "concurrency": 3, "steps": steps}
+    await api.published(SPRINT | {"steps": [{"key": "each", "type": "for_each", "config": config}, DONE]})
+    run_id = await api.run_of(await api.event({"items": list(range(count))}))
+    async with asyncio.timeout(60):
+        while len(waiting := (await api.get("/api/approvals"))["approvals"]) < 3:
+            await asyncio.sleep(0.02)
+    asked = next(one for one in waiting if one["title"] == "1?")
+    decision = {"step": "ask", "step_run_id": asked["step_run_id"], "approved": False}
+    # From the page of its run as from that of all approvals: a long list is done by other runs.
+    await api.post(f"/api/runs/{run_id if count > 3 else asked['run_id']}/decide", decision)
+    run = await api.until(run_id, lambda run: any(step["step_key"] == "no" for step in run["steps"]))
+    given = {step["input"]["title"]: step["output"] for step in run["steps"] if step["step_key"] == "ask"}
+    assert given["1?"]["approved"] is False
+    assert given["0?"] is given["2?"] is None
+    assert (await api.post(f"/api/runs/{run_id}/decide", decision, (409, 422)))["detail"]
+    assert (await api.post(f"/api/runs/{run_id}/decide", decision | {"step_run_id": "no"}, 409))["detail"]
+    await api.post(f"/api/runs/{run_id}/cancel")
+    await api.ended(run_id, "CANCELLED")
+
+
+async def test_a_person_decides_what_a_sub_flow_asks(api: Orkestr) -> None:
+    ask = {"key": "ask", "type": "approval", "config": {"title": "inner?"}}
+    await api.published({"name": "inner", "steps": [ask, DONE]})
+    inner = {"key": "inner", "type": "sub_flow", "config": {"workflow": "inner"}}
+    await api.published(SPRINT | {"steps": [inner, DONE]})
+    run_id = await api.run_of(await api.event({}))
+    async with asyncio.timeout(60):
+        while not (waiting := (await api.get("/api/approvals"))["approvals"]):
+            await asyncio.sleep(0.02)
+    [asked] = waiting
+    assert (asked["name"], str(UUID(asked["run_id"]))) == ("inner", asked["run_id"])
+    assert (await api.get(f"/api/runs/{asked['run_id']}"))["id"] == asked["run_id"]
+    await api.post(f"/api/runs/{asked['run_id']}/decide", {"step": "ask", "approved": True})
+    assert (await api.ended(run_id))["status"] == "COMPLETED"
+
+
 async def test_an_event_wakes_the_runs_that_wait_for_it(api: Orkestr) -> None:
     wait = {
         "key": "paid",

@@ -44,7 +44,7 @@ BAD = [
     ([step("a", "set", values={}), step("b", "set", values={})], "steps", "there is no end"),
     ([DONE], "steps", "at least 2"),
     ([], "steps", "at least 2"),
-    ([{"key": "a b", "type": "action"}, DONE], "steps[0].key", "expected a text matching regex"),
+    ([{"key": "a b", "type": "action"}, DONE], "steps[0].key", "expected 1 to 100 letters"),
     ([{"key": "a", "type": "action", "confg": {}}, DONE], "steps[0].confg", "did you mean 'config'?"),
     ([step("a", "action", urll="x"), DONE], "steps[0].config.urll", "did you mean 'url'?"),
     ([step("a", "condition", rule=rule("x", "bigger", 1)), DONE], "steps[0].config.rule.operator", "unknown operator"),
@@ -105,6 +105,41 @@ BAD = [
     ('["\\ud800"]', "", "not Unicode"),
     (" " * (LARGEST_DOCUMENT + 1), "", "bytes"),
     ([step("a", "action", body={"n": 2**70}), DONE], "steps[0].config.body.n", "64 bits"),
+    (f'[{{"key": "a", "type": "action", "config": {{"body": {"9" * 5_000}}}}}]', "steps[0].config.body", "64 bits"),
+    ('[{"key": "a", "type": "action", "config": {"body": 1e400}}]', "steps[0].config.body", "too large"),
+    ([step("a", "action", body="{{ 1e999 }}"), DONE], "steps[0].config.body", "not a number as JSON has them"),
+    ([step("a", "action", body="{{ 007 }}"), DONE], "steps[0].config.body", "not a number as JSON has them"),
+    ([step("a", "action", retry={"longest": "x"}), DONE], "steps[0].retry.longest", "is not a time"),
+    ([step("a", "action", retry={"first": -1}), DONE], "steps[0].retry.first", "must not be negative"),
+    ([step("a", "action", timeout=0), DONE], "steps[0].timeout", "more than 0"),
+    ([step("a", "try", timeout=1e300, steps=[step("b", "fail")]), DONE], "steps[0].timeout", "too long"),
+    ([step("a", "ai_task", fallback=1, budget="x"), DONE], "steps[0].config.budget", "is not a time"),
+    ([step("a", "delay", seconds="5"), DONE], "steps[0].config.seconds", "must be a number"),
+    ([step("a", "delay", until="tomorrow"), DONE], "steps[0].config.until", "ISO date"),
+    ([step("a", "set", values={"steps": 1}), DONE], "steps[0].config.values.steps", "is taken"),
+    ([step("a", "set", values={"a.b": 1}), DONE], "steps[0].config.values.a.b", "no name that a path can lead to"),
+    ([step("a", "action", output={"": 1}), DONE], "steps[0].output.", "no name that a path can lead to"),
+    ([step("a", "wait_event", event="---"), DONE], "steps[0].config.event", "no letter and no digit"),
+    (
+        [step("a", "wait_event", event="x", correlation={"field": "a..b", "value": 1}), DONE],
+        "steps[0].config.correlation.field",
+        "empty part",
+    ),
+    ([step("a", "for_each", items=5, steps=[step("b", "fail")]), DONE], "steps[0].config.items", "must be a list"),
+    (
+        [step("a", "for_each", items=[], **{"as": "index"}, steps=[step("b", "fail")]), DONE],
+        "steps[0].config.as",
+        "choose another name",
+    ),
+    ([step("a", "sub_flow", workflow="x", payload=[1]), DONE], "steps[0].config.payload", "must be an object"),
+    ([step("a", "compensate", actionType="start_run", workflow="x"), DONE], "steps[0].config.actionType", "cannot be"),
+    ([step("a", "action", sign="whsec_abc"), DONE], "steps[0].config.sign", "not the secret itself"),
+    ([step("a", "ai_task", fallback=1, apiKey="sk-1"), DONE], "steps[0].config.apiKey", "not the secret itself"),
+    ([step("a", "action", headers={"Host": "x"}), DONE], "steps[0].config.headers.Host", "by the client itself"),
+    ([step("a", "action", headers={"a b": "x"}), DONE], "steps[0].config.headers.a b", "not the name of a header"),
+    ([step("a", "approval", notify={"url": "ftp://x"}), DONE], "steps[0].config.notify.url", "https"),
+    ([step("a", "action", expect=[99]), DONE], "steps[0].config.expect[0]", ">= 100"),
+    ([{"key": "a", "type": ["set"]}, DONE], "steps[0].type", "known: condition"),
 ]
 
 
@@ -125,6 +160,48 @@ def test_all_faults_are_told_at_once() -> None:
     )
     assert {path.partition("]")[0] for path in found} == {"steps[0", "steps[1", "steps[2", "steps[3", "steps"}
     assert len(found) >= 6
+
+
+def test_each_value_of_a_template_has_its_own_fault() -> None:
+    values = {"a": "{{ x }}", "b": ["fine", "{{ nope(1) }}"], "c": "{{ 'x' }}", "d": "{{ event.payload.l[0] }}"}
+    found = faults([step("s", "set", values=values), DONE])
+    at = "steps[0].config.values"
+    assert set(found) == {f"{at}.a", f"{at}.b[1]", f"{at}.c", f"{at}.d"}
+    assert "double quotes" in found[f"{at}.c"]
+    assert "items.0" in found[f"{at}.d"]
+    read = faults([step("s", "set", values={"a": {"b": ["{{ steps.nobody.output }}"]}}), DONE])
+    assert set(read) == {f"{at}.a.b[0]"}
+
+
+TRIGGERS: list[tuple[dict[str, Any], str, str]] = [
+    ({"schedule": {}}, "trigger.schedule", "needs one of cron, every; it has none"),
+    ({"schedule": {"cron": "@daily", "every": 5}}, "trigger.schedule", "it has both"),
+    ({"schedule": {"every": -5}}, "trigger.schedule.every", "more than 0"),
+    ({"schedule": {"every": 0.5}}, "trigger.schedule.every", "at least 1 second"),
+    ({"schedule": {"cron": "61 * * * *"}}, "trigger.schedule.cron", "bad minute"),
+    ({"schedule": {"cron": "@daily", "timezone": "Mars/X"}}, "trigger.schedule.timezone", "unknown time zone"),
+    ({"debounce": {"key": "k", "wait": "soon"}}, "trigger.debounce.wait", "is not a time"),
+    ({"debounce": {"key": "k", "wait": 10, "longest": 1}}, "trigger.debounce.longest", "less than wait"),
+    ({"debounce": {"key": "{{ steps.a.output }}", "wait": 1}}, "trigger.debounce.key", "before a flow begins"),
+    ({"concurrency": {"key": "{{ context.a }}"}}, "trigger.concurrency.key", "before a flow begins"),
+    ({"filter": {"field": "steps.a.output", "operator": "exists"}}, "trigger.filter", "before a flow begins"),
+    ({"topic": "a\nb"}, "trigger.topic", "printable"),
+]
+
+
+@pytest.mark.parametrize(("trigger", "path", "words"), TRIGGERS, ids=[words for _, _, words in TRIGGERS])
+def test_a_trigger_that_cannot_be_is_refused_before_it_is_published(
+    trigger: dict[str, Any], path: str, words: str
+) -> None:
+    _, wrong = check_document({"name": "x", "trigger": trigger, "steps": OVERDUE})
+    assert [one.path for one in wrong] == [path]
+    assert words in wrong[0].message
+
+
+@pytest.mark.parametrize("name", ["   ", "a\0b", "a\nb", "a\u202eb"])
+def test_a_name_that_cannot_be_read_is_refused(name: str) -> None:
+    _, wrong = check_document({"name": name, "trigger_type": "---", "steps": OVERDUE})
+    assert [one.path for one in wrong] == ["name", "trigger_type"]
 
 
 def test_a_document_of_one_megabyte_is_refused_by_its_size() -> None:

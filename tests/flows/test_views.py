@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+import batuta
 from batuta import connect
 from batuta.authoring.backend import Description
 from batuta.flows.interpreter import LONG_LIST
@@ -17,7 +18,8 @@ from batuta.journal.records import RunKind
 from batuta.journal.states import RunState
 from batuta.testing import Environment, in_virtual_time
 from batuta.webhooks.addresses import AddressPolicy
-from tests.flows.kit import DONE, OVERDUE, ended, keys, ran, seen, start, step
+from tests.flows.every import double_it
+from tests.flows.kit import DONE, OVERDUE, ended, keys, ran, rule, seen, start, step
 
 
 @in_virtual_time
@@ -207,6 +209,12 @@ def test_dispatch_fails_only_while_no_worker_can_take_it() -> None:
     assert lost.status == "PENDING"
 
 
+def test_letters_of_other_languages_stay_in_the_type_of_an_event() -> None:
+    assert normalised_type("CobrançaVencida") == normalised_type("cobranc\u0327a vencida") == "cobrança_vencida"
+    assert normalised_type("ação") != normalised_type("aço")
+    assert normalised_type("ÉtatÉmis") == "état_émis"
+
+
 def test_types_and_sources_are_normalised() -> None:
     assert {
         normalised_type(one) for one in ("InvoiceOverdue", " invoice-overdue", "Invoice overdue", "invoice_overdue")
@@ -234,3 +242,48 @@ async def test_the_steps_of_a_long_list_are_those_of_the_runs_that_do_it(url: st
     assert [told.count(one) for one in ("Run completed successfully", 'Run created for workflow "long" v1')] == [1, 1]
     assert {one.entity_id for one in found.audit if one.entity == "run"} == {found.run.id}
     assert {line.run_id for line in found.logs} == {found.run.id}
+
+
+FIRST = [
+    step("x", "condition", rule=rule("amount", "gt", 1)),
+    step("x", "action", actionType="webhook"),
+    step("x", "action", actionType="webhook", when=rule("missing", "exists")),
+    step("x", "action", actionType="start_run", workflow="no"),
+    step("x", "python", activity="double_it", args=[1]),
+    step("x", "ai_task", fallback=1),
+    step("x", "delay", seconds=0),
+    step("x", "wait_event", event="e", timeout=0.01, onTimeout="done"),
+    step("x", "approval", timeout=0.01, onTimeout="done"),
+    step("x", "for_each", items=[1], steps=[step("y", "set", values={})]),
+    step("x", "set", values={"a": 1}),
+]
+
+
+# covers E-04
+@pytest.mark.parametrize("first", FIRST, ids=[f"{one['type']} {one.get('if', '')}" for one in FIRST])
+@pytest.mark.parametrize("overlap", ["queue", "buffer"])
+async def test_the_first_step_of_a_run_that_has_not_begun_is_pending_with_the_id_that_it_keeps(
+    sqlite_url: str, first: dict[str, Any], overlap: str
+) -> None:
+    trigger = {"concurrency": {"key": "a", "overlap": overlap}}
+    document = {"name": "f", "trigger_type": "e", "trigger": trigger, "steps": [first, DONE]}
+    async with batuta.connect(sqlite_url) as client:
+        made = await client.flows.publish((await client.flows.create(document)).id)
+        for sent in (True, False):
+            if sent:
+                event = (await client.flows.events.send("e", {"amount": 5})).event
+                [run_id] = (await client.flows.runs.of_events([event.id]))[event.id]
+            else:
+                run_id = (await client.flows.runs.start(made.id, payload={"amount": 5})).run.id
+            before = await client.flows.runs.get(run_id)
+            [waiting] = before.steps
+            assert (waiting.status, waiting.input, waiting.started_at) == ("PENDING", {"amount": 5}, None)
+            assert [line.message.partition(" for ")[0] for line in before.logs] == [
+                "Run created",
+                f'Step "x" ({first["type"]}) created as PENDING',
+            ]
+            assert [(one.entity, one.action) for one in before.audit] == [("run", "created"), ("step_run", "created")]
+            async with client.worker(flows=Flows(activities=[double_it])):
+                await (await client.get(run_id)).result(60)
+            after = await client.flows.runs.get(run_id)
+            assert (after.steps[0].id, after.steps[0].step_key) == (waiting.id, "x")

@@ -21,7 +21,13 @@ DEEPEST_BLOCK: Final = 8
 KEY_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_-]{0,99}$"
 MOST_AT_ONCE: Final = 100
 
-Key = Annotated[str, Meta(pattern=KEY_PATTERN, description="The key of a step.")]
+Key = Annotated[
+    str,
+    Meta(
+        pattern=KEY_PATTERN,
+        description="The key of a step: letters, digits, `_` and `-`; it begins with a letter or `_`.",
+    ),
+]
 TEMPLATE: Final = {"flow": "template"}
 """Marks fields that hold templates."""
 SECRETS: Final = {"flow": "template", "secrets": True}
@@ -33,13 +39,27 @@ Rule = Annotated[
         "`not` of conditions."
     ),
 ]
+LONGEST_TIME: Final = 1_000_000_000
+"""Seconds."""
 Seconds = Annotated[
     int | float | str,
-    Meta(description='A time: a number of seconds, or a text such as "90s", "5min", "2h", "30d".'),
+    Meta(
+        description='A time: a number of seconds, or a text such as "90s", "5min", "2h", "30d".',
+        extra={"flow": "seconds"},
+    ),
+]
+TimeLimit = Annotated[
+    int | float | str,
+    Meta(
+        description='A time of more than 0: a number of seconds, or a text such as "90s", "5min", "2h", "30d".',
+        extra={"flow": "seconds", "positive": True},
+    ),
 ]
 Names = Annotated[
     dict[str, Any],
-    Meta(description="Names of values in `context`, and a template for each of them.", extra=TEMPLATE),
+    Meta(
+        description="Names of values in `context`, and a template for each of them.", extra=TEMPLATE | {"names": True}
+    ),
 ]
 
 
@@ -74,14 +94,14 @@ class CallBase(StepBase, kw_only=True):
     """A step that reaches the world."""
 
     retry: Annotated[RetryPolicy | None, Meta(description="How often it is tried.")] = None
-    timeout: Annotated[Seconds | None, Meta(description="For each try.")] = None
+    timeout: Annotated[TimeLimit | None, Meta(description="For each try.")] = None
     gates: Annotated[
         list[str], Meta(max_length=10, description="Breakers and limits of the worker, asked before each try.")
     ] = []
 
 
 class WaitBase(StepBase, kw_only=True):
-    timeout: Annotated[Seconds | None, Meta(description="How long the step may take.")] = None
+    timeout: Annotated[TimeLimit | None, Meta(description="How long the step may take.")] = None
 
 
 # -- condition, switch
@@ -141,7 +161,8 @@ class ActionConfig(Config, kw_only=True):
         ""
     )
     expect: Annotated[
-        list[int], Meta(max_length=50, description="HTTP statuses that are a success; empty: 200 to 299.")
+        list[Annotated[int, Meta(ge=100, le=599)]],
+        Meta(max_length=50, description="HTTP statuses that are a success; empty: 200 to 299."),
     ] = []
     response: Annotated[
         dict[str, str],
@@ -188,7 +209,7 @@ class AiConfig(Config, kw_only=True):
     api_key: Annotated[str, Meta(description="A `secret://` reference.", extra=SECRETS)] = ""
     model: Annotated[str, Meta(description="The model; empty: that of the worker.")] = ""
     max_tokens: Annotated[int, Meta(ge=1, le=1_000_000, description="Tokens of all answers together.")] = 2_000
-    budget: Annotated[Seconds, Meta(description="The time for everything.")] = 30
+    budget: Annotated[TimeLimit, Meta(description="The time for everything.")] = 30
     temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="Given to the model.")] = None
 
 
@@ -294,7 +315,7 @@ class ForEachStep(WaitBase, kw_only=True, tag="for_each"):
 class TryConfig(Config, kw_only=True):
     steps: Annotated[list[Step], Meta(min_length=1, description="A block that may fail.")]
     catch: Annotated[
-        list[Step], Meta(description="A block, done when it failed; `context.error` has `step` and `message`.")
+        list[Step], Meta(description="A block, done when it failed; `context.error` has `step`, `message`, `type`.")
     ] = []
     finally_: Annotated[list[Step], Meta(description="A block, done in any case.")] = field(name="finally", default=[])
 
@@ -425,15 +446,15 @@ class Debounce(Struct, kw_only=True, forbid_unknown_fields=True):
     """Several events of one key begin one run, with the last of them."""
 
     key: Annotated[str, Meta(min_length=1, description="A template over the event.", extra=TEMPLATE)]
-    wait: Annotated[Seconds, Meta(description="How long after the last event.")]
-    longest: Annotated[Seconds | None, Meta(description="How long after the first event at most.")] = None
+    wait: Annotated[TimeLimit, Meta(description="How long after the last event.")]
+    longest: Annotated[TimeLimit | None, Meta(description="How long after the first event at most.")] = None
 
 
 class TriggerSchedule(Struct, kw_only=True, forbid_unknown_fields=True):
     """Begins a run at certain times, with this payload as `event.payload`."""
 
     cron: Annotated[str, Meta(description="A cron expression.")] = ""
-    every: Annotated[Seconds | None, Meta(description="Instead: the time between two runs.")] = None
+    every: Annotated[TimeLimit | None, Meta(description="Instead: the time between two runs.")] = None
     timezone: Annotated[str, Meta(description="Of the cron expression.")] = "UTC"
     payload: Annotated[dict[str, Any], Meta(description="The payload of its events.")] = {}
 

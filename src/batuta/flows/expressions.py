@@ -11,7 +11,9 @@ bounded.
 | a number in a text | as in JSON |
 | an object, a list, `true`, `null` in a text | as JSON |
 | integers | exact, up to 15 digits in arithmetic; larger results are an error |
-| division | decimal; by zero an error |
+| numbers with a fraction | 64 bits, as in JSON: `add(0.1, 0.2)` is 0.30000000000000004, and `round(..., 2)` of it 0.3 |
+| `round` of a half | to the even neighbour: `round(2.5)` is 2, `round(3.5)` is 4 |
+| division | has a fraction, `divide(4, 2)` is 2.0; by zero an error |
 """
 
 from __future__ import annotations
@@ -43,11 +45,19 @@ ROOTS: Final = ("event", "context", "steps")
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)(?![\w.])
     |(?P<text>"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")
-    |(?P<name>[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)
+    |(?P<name>[^\W\d][\w-]*(?:\.[\w-]+)*)
     |(?P<sign>[(),]))\s*""",
     re.VERBOSE,
 )
 _WORDS: Final = {"true": True, "false": False, "null": None}
+_HINTS: Final = {
+    "'": 'texts stand in double quotes, "so"',
+    "[": "write items.0 for the first item",
+    "+": "write add(a, b)",
+    "*": "write multiply(a, b)",
+    "/": "write divide(a, b)",
+}
+"""What to write in the place of signs that other languages have."""
 
 
 class ExpressionError(InvalidInput):
@@ -63,6 +73,13 @@ def compile_template(template: Any, what: str = "the value", paths: list[tuple[s
     `paths` is given every path that the template reads.
     """
     return _Templates(paths).compile(template, what, 1)
+
+
+def paths_in(template: Any) -> list[tuple[str, ...]]:
+    """Every path that a sound template reads."""
+    paths: list[tuple[str, ...]] = []
+    compile_template(template, paths=paths)
+    return paths
 
 
 class _Templates:
@@ -168,7 +185,7 @@ class _Parser:
             raise InvalidInput(f"{self._what}: calls within calls, more than {DEEPEST} levels")
         kind, text = self._take()
         if kind in ("number", "text"):
-            return _constant(msgspec.json.decode(text))
+            return self._literal(text)
         if kind != "name":
             self._next -= 1
             raise self._unexpected()
@@ -177,6 +194,12 @@ class _Parser:
         if text in _WORDS:
             return _constant(_WORDS[text])
         return self._path(text)
+
+    def _literal(self, text: str) -> Value:
+        try:
+            return _constant(msgspec.json.decode(text))
+        except msgspec.MsgspecError:
+            raise InvalidInput(f"{self._what}: {text[:50]!r} is not a number as JSON has them") from None
 
     def _path(self, text: str) -> Value:
         path = parse_path(text)
@@ -234,7 +257,9 @@ def _tokens(text: str, what: str) -> list[tuple[str, str]]:
     while position < len(text.rstrip()):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise InvalidInput(f"{what}: {text[position : position + 20]!r} is no path, text, number or call")
+            part = text[position : position + 20].strip()
+            hint = next((f": {words}" for sign, words in _HINTS.items() if part.startswith(sign)), "")
+            raise InvalidInput(f"{what}: {part!r} is no path, text, number or call{hint}")
         found.append((str(match.lastgroup), match[str(match.lastgroup)]))
         position = match.end()
     return found
@@ -356,19 +381,20 @@ def _extreme(choose: Callable[[Any], Any]) -> Callable[..., Any]:
     return compute
 
 
-def _time(value: Any) -> datetime:
+def moment(value: Any) -> datetime:
+    """The time that a text tells. Raises ExpressionError."""
     try:
-        moment = datetime.fromisoformat(_text(value))
+        found = datetime.fromisoformat(_text(value))
     except ValueError:
         raise ExpressionError(f"{_text(value)[:50]!r} is not an ISO date and time") from None
-    if moment.tzinfo is None:
+    if found.tzinfo is None:
         raise ExpressionError(f"{_text(value)[:50]!r} has no time zone: write Z or an offset")
-    return moment
+    return found
 
 
-def _add_seconds(moment: Any, seconds: Any) -> str:
+def _add_seconds(time: Any, seconds: Any) -> str:
     try:
-        return (_time(moment) + timedelta(seconds=_number(seconds))).isoformat()
+        return (moment(time) + timedelta(seconds=_number(seconds))).isoformat()
     except OverflowError:
         raise ExpressionError("the time is before year 1 or after year 9999") from None
 
@@ -409,7 +435,7 @@ FUNCTIONS: Final[dict[str, tuple[int, int, Callable[..., Any]]]] = {
     "list": (0, 20, lambda *values: list(values)),
     "merge": (2, 2, lambda left, right: {**_mapping(left), **_mapping(right)}),
     "add_seconds": (2, 2, _add_seconds),
-    "seconds_between": (2, 2, lambda left, right: (_time(right) - _time(left)).total_seconds()),
+    "seconds_between": (2, 2, lambda left, right: (moment(right) - moment(left)).total_seconds()),
 }
 
 

@@ -12,6 +12,7 @@ A flow is a file such as `reminder.json`. Its tests are beside it, in `reminder.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,7 @@ from batuta.flows.document import FlowDocument
 from batuta.flows.faults import Fault
 from batuta.flows.models import RunStatus
 from batuta.flows.rehearsal import Double, Rehearsal, rehearse
-from batuta.flows.validation import check_document
+from batuta.flows.validation import check_document, parse_document
 
 TESTS: Final = ".test.json"
 
@@ -91,6 +92,14 @@ def read_flow(file: Path) -> tuple[FlowDocument | None, list[Fault]]:
     return check_document(_read(file))
 
 
+def read_document(file: Path) -> dict[str, Any]:
+    """The flow of a file as it is written there. Raises InvalidInput: it cannot be read; InvalidFlow."""
+    text = _read(file)
+    parse_document(text)
+    found: dict[str, Any] = msgspec.json.decode(text)
+    return found
+
+
 def flow_files(places: Iterable[str | Path]) -> list[Path]:
     """Files of flows: those named, and all `*.json` in folders, but for tests. Raises InvalidInput: there are none."""
     found = [file for file in _files(places) if not file.name.endswith(TESTS)]
@@ -131,7 +140,7 @@ def _files(places: Iterable[str | Path]) -> list[Path]:
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return file.read_bytes().removeprefix(BOM_UTF8)
     except OSError as error:
         raise InvalidInput(f"{str(file)!r} cannot be read: {error.strerror}") from None
 

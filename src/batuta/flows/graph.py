@@ -25,13 +25,23 @@ from batuta.flows.document import (
     targets_of,
     template_fields,
 )
-from batuta.flows.expressions import compile_template
+from batuta.flows.expressions import paths_in
 from batuta.flows.faults import Fault
+from batuta.flows.values import texts_of
 
 Node = tuple[str, str]
 """The key of a step, and "in" or "out": before it and after it."""
-_AFTER = frozenset({"output", "collect"})
+_AFTER = frozenset({"output", "config.collect"})
 """Fields that are evaluated after the step, and may use its own output."""
+
+
+class Reference(Struct, frozen=True):
+    """A path that a step reads."""
+
+    field: str
+    at: str
+    """The place in that field, of a template of several values."""
+    read: tuple[str, ...]
 
 
 class _Block(Struct):
@@ -220,8 +230,8 @@ class Graph(Struct):
 
 
 def _check_references(step: StepBase, path: str, graph: Graph, where: dict[str, str], faults: list[Fault]) -> None:
-    for at, read in references(step):
-        name = at.rpartition(".")[2].partition("[")[0]
+    for one in references(step):
+        at, read, is_after = one.at, one.read, one.field in _AFTER
         if len(read) < 2 or read[0] != "steps":
             continue
         key = read[1]
@@ -229,9 +239,9 @@ def _check_references(step: StepBase, path: str, graph: Graph, where: dict[str, 
             close = get_close_matches(key, list(where), 1)
             hint = f"did you mean {close[0]!r}?" if close else "see the keys of the steps"
             faults.append(Fault(f"{path}.{at}", f"there is no step {key!r}", hint))
-        elif name in _AFTER and _inside(step, key):
+        elif is_after and _inside(step, key):
             continue
-        elif not graph.comes_before(key, (step.key, "out" if name in _AFTER else "in")):
+        elif not graph.comes_before(key, (step.key, "out" if is_after else "in")):
             faults.append(
                 Fault(f"{path}.{at}", f"the step {key!r} never comes before this one", "refer to an earlier step")
             )
@@ -243,35 +253,35 @@ def _inside(step: StepBase, key: str) -> bool:
     return any(one.key == key for _, block in blocks_of(step) for one in all_steps(block))
 
 
-def references(step: StepBase) -> list[tuple[str, tuple[str, ...]]]:
-    """The paths that a step reads, without those of steps in its blocks, each with where it stands."""
-    found: list[tuple[str, tuple[str, ...]]] = []
-    if step.if_ is not None:
-        found += [("if", read) for read in paths_of(step.if_)]
-    found += [("output", read) for read in _template_paths(step.output)]
+def references(step: StepBase) -> list[Reference]:
+    """The paths that a step reads, without those of steps in its blocks."""
+    found = [] if step.if_ is None else _rule_references(step.if_, "if")
+    found += _template_references(step.output, "output")
     if isinstance(step, ConditionStep):
-        found += [("config.rule", read) for read in paths_of(step.config.rule)]
+        found += _rule_references(step.config.rule, "config.rule")
     elif isinstance(step, SwitchStep):
         for place, case in enumerate(step.config.cases):
-            found += [(f"config.cases[{place}].when", read) for read in paths_of(case.when)]
+            found += _rule_references(case.when, f"config.cases[{place}].when")
     return found + _config_references(getattr(step, "config", None), "config")
 
 
-def _config_references(config: Struct | None, at: str) -> list[tuple[str, tuple[str, ...]]]:
+def _config_references(config: Struct | None, at: str) -> list[Reference]:
     """The paths in the templates of a config, and of the structs in it, but not in its blocks."""
     if config is None:
         return []
-    found: list[tuple[str, tuple[str, ...]]] = []
+    found: list[Reference] = []
     for name, told in template_fields(type(config)):
         if is_given(value := getattr(config, name)):
-            found += [(f"{at}.{told}", read) for read in _template_paths(value)]
+            found += _template_references(value, f"{at}.{told}")
     for name in config.__struct_fields__:
         if isinstance(inner := getattr(config, name), Struct):
             found += _config_references(inner, f"{at}.{name}")
     return found
 
 
-def _template_paths(value: Any) -> list[tuple[str, ...]]:
-    paths: list[tuple[str, ...]] = []
-    compile_template(value, paths=paths)
-    return paths
+def _rule_references(rule: Any, field: str) -> list[Reference]:
+    return [Reference(field, field, read) for read in paths_of(rule)]
+
+
+def _template_references(value: Any, field: str) -> list[Reference]:
+    return [Reference(field, at, read) for at, text in texts_of(value, field) for read in paths_in(text)]

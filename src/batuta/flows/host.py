@@ -107,8 +107,8 @@ class Host(Protocol):
         """None: it did not come in time."""
         ...
 
-    async def approve(self, one: Prepared, request: ApprovalRequest) -> dict[str, Any] | None:
-        """None: the time for a decision is over."""
+    async def approve(self, one: Prepared, request: ApprovalRequest, number: int) -> dict[str, Any] | None:
+        """None: the time for a decision is over. `number`: of the step."""
         ...
 
     async def sub_flow(self, one: Prepared, name: str, version: int | None, payload: Any) -> Any: ...

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct
 
 from batuta.errors import BatutaError
 from batuta.flows.document import is_given
-from batuta.flows.expressions import Value, as_text
+from batuta.flows.expressions import Value, as_text, moment
 from batuta.flows.host import ActionRequest, AiRequest, ApprovalRequest, Host, Mark, Phase
+from batuta.flows.meaning import OF_RUNS
 from batuta.flows.models import FlowPart, FlowStart, FlowState
 from batuta.flows.program import Block, FlowFailed, Prepared, Program, seconds_of
 from batuta.flows.values import is_number
@@ -24,11 +24,11 @@ LONG_LIST: Final = 200
 PART: Final = 100
 """Items of each of those."""
 LONGEST_LIST: Final = 1_000_000
-OF_RUNS: Final = frozenset({"start_run", "signal_run"})
-"""Actions that the run does itself, without an activity."""
 _ENDED: Final = "\0"
 """In the place of the next step's key: the block is done."""
 _LONGEST_ERROR: Final = 2_000
+_AT: Final = "failed_step"
+"""Of an error on its way out of blocks: the key of the step that it came from."""
 
 
 class Frame(Struct, eq=False, gc=False):
@@ -102,6 +102,8 @@ class Interpreter:
                 await self._write(one, frame, number)
         except Exception as error:
             said = str(error)[:_LONGEST_ERROR] or type(error).__name__
+            if not hasattr(error, _AT):
+                setattr(error, _AT, one.key)
             await self._mark(one, frame, number, "failed", error=said)
             raise
         except asyncio.CancelledError:
@@ -252,8 +254,9 @@ class Interpreter:
         if config.duration:
             return seconds_of(config.duration) or 0.0
         if config.until:
-            until = as_text(_value(one.values["until"], frame.scope))
-            return max(0.0, (moment(until) - self._host.now()).total_seconds())
+            until = _value(lambda scope: moment(one.values["until"](scope)), frame.scope)
+            left: float = (until - self._host.now()).total_seconds()
+            return max(0.0, left)
         found = _value(one.values["seconds"], frame.scope)
         if not is_number(found) or not 0 <= found <= 1e9:
             raise FlowFailed(f"a delay of {as_text(found)[:50]} is no number of seconds")
@@ -282,7 +285,7 @@ class Interpreter:
         )
         shown = {"title": request.title, "data": request.data}
         await self._started(one, frame, number, "flow.approval", given=shown, has_input=True)
-        decision = await self._host.approve(one, request)
+        decision = await self._host.approve(one, request, number)
         if decision is None:
             return await self._timed_out(one, frame, number, f"nobody decided within {one.timeout:g} s")
         to = "" if decision.get("approved") else one.step.config.on_rejected
@@ -414,9 +417,10 @@ class Interpreter:
             async with self._host.scope():
                 await self._limited(one, self._block(body, frame))
         except Exception as error:  # noqa: BLE001 - whatever a step fails with
-            failed = {"message": str(error)[:_LONGEST_ERROR], "type": type(error).__name__}
-            frame.context["error"] = failed
-            await self._mark(one, frame, number, "wrote", context={"error": failed})
+            said, kind = str(error)[:_LONGEST_ERROR], type(error).__name__
+            failed: dict[str, Any] = {"step": getattr(error, _AT, one.key), "message": said, "type": kind}
+            found = await self._mark(one, frame, number, "wrote", context={"error": failed})
+            failed = frame.context["error"] = found["context"]["error"]
             await self._block(rescue, frame)
             return failed
         return None
@@ -444,17 +448,6 @@ def action_request(one: Prepared, scope: dict[str, Any]) -> ActionRequest:
         id=as_text(rest["id"]),
         signal=config.signal,
     )
-
-
-def moment(text: str) -> datetime:
-    """Raises FlowFailed."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise FlowFailed(f"{text[:50]!r} is not an ISO date and time") from None
-    if found.tzinfo is None:
-        raise FlowFailed(f"{text[:50]!r} has no time zone: write Z or an offset")
-    return found
 
 
 def _value(value: Value, scope: dict[str, Any]) -> Any:

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
 
+from msgspec import Struct
+
+from batuta.authoring.client.calendar import cron, every
 from batuta.durations import parse_duration
-from batuta.errors import BatutaError
-from batuta.flows.document import ActionConfig, ActionStep, AiStep, CompensateStep, DelayStep, StepBase, is_given
+from batuta.errors import BatutaError, InvalidInput
+from batuta.flows.conditions import paths_of
+from batuta.flows.document import (
+    LONGEST_TIME,
+    ActionConfig,
+    ActionStep,
+    AiStep,
+    ApprovalStep,
+    CompensateStep,
+    Concurrency,
+    Debounce,
+    DelayStep,
+    FlowDocument,
+    ForEachStep,
+    StepBase,
+    SubFlowStep,
+    Trigger,
+    TriggerSchedule,
+    WaitEventStep,
+    is_given,
+)
+from batuta.flows.expressions import moment, paths_in
 from batuta.flows.faults import Fault
+from batuta.flows.models import normalised_type
 from batuta.flows.secrets import MARK
 from batuta.flows.values import is_number, parse_path
+from batuta.names import check_name
+from batuta.webhooks.client import check_headers
 from batuta.webhooks.urls import parse_target
 
+OF_RUNS: Final = frozenset({"start_run", "signal_run"})
+"""Actions that the run does itself, without an activity."""
+_NAME: Final = re.compile(r"[^\W\d][\w-]{0,99}")
+_TAKEN: Final = {"steps": "it has the outputs of the steps"}
+"""Names in `context` that a flow may not give."""
 _WHOLE_HOST = re.compile(r"(https?://[^/?#{}@]+[/?#])|(secret://[^{}]*/)")
 _NEEDS = {
     "http_request": {"url": "url"},
@@ -25,12 +58,130 @@ _NEEDS = {
 
 def check_meaning(step: StepBase, path: str, faults: list[Fault]) -> None:
     """Adds the faults of one step, without those of steps in its blocks."""
+    at = f"{path}.config"
     if isinstance(step, ActionStep | CompensateStep):
-        _check_action(step.config, f"{path}.config", faults)
+        _check_action(step.config, at, faults)
+        if isinstance(step, CompensateStep) and step.config.action_type in OF_RUNS:
+            why = f"{step.config.action_type} cannot be a compensation"
+            faults.append(Fault(f"{at}.actionType", why, "use a webhook, or publish"))
     elif isinstance(step, AiStep):
-        _check_ai(step, f"{path}.config", faults)
+        _check_ai(step, at, faults)
     elif isinstance(step, DelayStep):
-        _check_delay(step, f"{path}.config", faults)
+        _check_delay(step, at, faults)
+    elif isinstance(step, WaitEventStep):
+        _check_type(step.config.event, f"{at}.event", faults)
+        if step.config.correlation is not None:
+            _check_path(step.config.correlation.field, f"{at}.correlation.field", faults)
+    elif isinstance(step, ApprovalStep) and step.config.notify is not None:
+        _check_url(step.config.notify.url, f"{at}.notify.url", faults)
+        _check_headers(step.config.notify.headers, f"{at}.notify.headers", faults)
+    elif isinstance(step, ForEachStep):
+        if not _may_be(step.config.items, list):
+            faults.append(Fault(f"{at}.items", "must be a list, or a template that gives one"))
+        if step.config.as_ == "index":
+            faults.append(Fault(f"{at}.as", "context.index is the place of the item", "choose another name"))
+    elif isinstance(step, SubFlowStep) and is_given(step.config.payload) and not _may_be(step.config.payload, dict):
+        faults.append(Fault(f"{at}.payload", "must be an object, or a template that gives one"))
+
+
+def _may_be(template: Any, kind: type) -> bool:
+    return isinstance(template, kind) or (isinstance(template, str) and "{{" in template)
+
+
+def _check_type(text: str, path: str, faults: list[Fault]) -> None:
+    if text and not normalised_type(text):
+        faults.append(Fault(path, f"{text!r} has no letter and no digit", "such as invoice_overdue"))
+
+
+def _check_path(text: str, path: str, faults: list[Fault]) -> None:
+    try:
+        parse_path(text)
+    except BatutaError as error:
+        faults.append(Fault(path, str(error)))
+
+
+def name_faults(names: Mapping[str, Any], path: str) -> list[Fault]:
+    """Names of values in `context` that no path could lead to, or that are taken."""
+    found: list[Fault] = []
+    for name in names:
+        if _NAME.fullmatch(name) is None:
+            hint = "letters, digits, '_' and '-', no digit first, at most 100"
+            found.append(Fault(f"{path}.{name[:100]}", f"{name[:100]!r} is no name that a path can lead to", hint))
+        elif name in _TAKEN:
+            found.append(Fault(f"{path}.{name}", f"the name {name!r} is taken: {_TAKEN[name]}", "choose another name"))
+    return found
+
+
+# -- how a flow begins: of objects whose faults are found already, what is sound
+
+
+def _check_flow(given: Mapping[str, Any], _: str, faults: list[Fault]) -> None:
+    name = given.get("name")
+    if isinstance(name, str) and (not name.strip() or not name.isprintable()):
+        faults.append(Fault("name", "must be printable characters, and not only spaces"))
+    _check_type(str(given.get("trigger_type", "")), "trigger_type", faults)
+
+
+def _check_trigger(given: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
+    _check_begin(paths_of(given.get("filter")), f"{path}.filter", faults)
+    if topic := given.get("topic"):
+        try:
+            check_name(topic, "the topic")
+        except InvalidInput as error:
+            faults.append(Fault(f"{path}.topic", str(error)))
+
+
+def _check_key(given: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
+    with suppress(BatutaError):  # that it cannot be read was told
+        _check_begin(paths_in(given.get("key", "")), f"{path}.key", faults)
+
+
+def _check_begin(paths: list[tuple[str, ...]], path: str, faults: list[Fault]) -> None:
+    for read in paths:
+        if read[0] != "event":
+            faults.append(Fault(path, f"there is no {read[0]!r} before a flow begins", "only event is there"))
+            return
+
+
+def _check_debounce(given: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
+    _check_key(given, path, faults)
+    wait, longest = _seconds(given.get("wait")), _seconds(given.get("longest"))
+    if wait is not None and longest is not None and longest < wait:
+        faults.append(Fault(f"{path}.longest", "must not be less than wait"))
+
+
+def _check_schedule(given: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
+    expression, interval = given.get("cron"), _seconds(given.get("every"))
+    told = any(one.path.startswith(f"{path}.") for one in faults)
+    if bool(expression) == (given.get("every") is not None) and not told:
+        has = "both" if expression else "none"
+        faults.append(Fault(path, f"needs one of cron, every; it has {has}"))
+    checks: list[tuple[str, Callable[[], object]]] = []
+    checks += [("cron", lambda: cron(str(expression)))] if expression else []
+    checks += [("every", lambda: every(interval or 0))] if interval is not None else []
+    checks += [("timezone", lambda: cron("@daily", str(given["timezone"])))] if "timezone" in given else []
+    for name, check in checks:
+        try:
+            check()
+        except BatutaError as error:
+            faults.append(Fault(f"{path}.{name}", str(error)))
+
+
+def _seconds(given: Any) -> float | None:
+    return parse_duration(given) if isinstance(given, str) else given
+
+
+CHECKS: Final[dict[type[Struct], Callable[[Mapping[str, Any], str, list[Fault]], None]]] = {
+    FlowDocument: _check_flow,
+    Trigger: _check_trigger,
+    TriggerSchedule: _check_schedule,
+    Debounce: _check_debounce,
+    Concurrency: _check_key,
+}
+"""What such an object needs beyond the types of its fields."""
+
+
+# -- steps
 
 
 def _check_action(config: ActionConfig, path: str, faults: list[Fault]) -> None:
@@ -39,6 +190,8 @@ def _check_action(config: ActionConfig, path: str, faults: list[Fault]) -> None:
             faults.append(Fault(path, f"the field {name!r} is missing", f"{config.action_type} needs it"))
     _check_url(config.url, f"{path}.url", faults)
     _check_host(config, f"{path}.url", faults)
+    _check_headers(config.headers, f"{path}.headers", faults)
+    _check_reference(config.sign, f"{path}.sign", faults)
     for name, where in config.response.items():
         try:
             root = parse_path(where)[0]
@@ -59,6 +212,19 @@ def _check_url(url: str, path: str, faults: list[Fault]) -> None:
         faults.append(Fault(path, str(error)))
 
 
+def _check_headers(headers: Mapping[str, str], path: str, faults: list[Fault]) -> None:
+    for name, value in headers.items():
+        try:
+            check_headers({name: "" if "{{" in value else value})
+        except BatutaError as error:
+            faults.append(Fault(f"{path}.{name[:100]}", str(error)))
+
+
+def _check_reference(text: str, path: str, faults: list[Fault]) -> None:
+    if text and MARK not in text:
+        faults.append(Fault(path, "must be a reference to a secret, not the secret itself", "such as secret://env/KEY"))
+
+
 def _check_host(config: ActionConfig, path: str, faults: list[Fault]) -> None:
     """A value of an event must not decide where secrets go, nor add to a host that the document names."""
     before, expression, _ = config.url.partition("{{")
@@ -76,6 +242,7 @@ def _check_ai(step: AiStep, path: str, faults: list[Fault]) -> None:
     if config.fallback is None:
         faults.append(Fault(f"{path}.fallback", "must not be null", "say what is done without a usable answer"))
     _check_url(config.url, f"{path}.url", faults)
+    _check_reference(config.api_key, f"{path}.apiKey", faults)
     if config.schema is not None and (fault := schema_fault(config.schema)):
         faults.append(Fault(f"{path}.schema", fault, "it must be a JSON Schema, draft 2020-12"))
 
@@ -117,7 +284,13 @@ def _check_delay(step: DelayStep, path: str, faults: list[Fault]) -> None:
         faults.append(Fault(path, f"needs one of seconds, duration, until; it has {', '.join(given) or 'none'}"))
         return
     seconds = config.seconds
-    if given == ["seconds"] and not isinstance(seconds, str) and not (is_number(seconds) and 0 <= seconds <= 1e9):
+    is_time = is_number(seconds) and 0 <= seconds <= LONGEST_TIME
+    if given == ["seconds"] and not is_time and not (isinstance(seconds, str) and "{{" in seconds):
         faults.append(Fault(f"{path}.seconds", "must be a number of seconds, not negative, or a template"))
+    if given == ["until"] and "{{" not in config.until:
+        try:
+            moment(config.until)
+        except BatutaError as error:
+            faults.append(Fault(f"{path}.until", str(error), "such as 2031-05-17T09:00:00-03:00"))
     if given == ["duration"] and parse_duration(config.duration) is None:
         faults.append(Fault(f"{path}.duration", f"{config.duration!r} is not a time", 'such as "90s", "5min", "2h"'))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -29,7 +30,7 @@ VERSION_TAG: Final = "flow.version"
 """The tags of a flow's run, by which it is found."""
 _SPACE: Final = UUID("6f2c1c0e-5f0b-5c8e-9a55-0f3c6d3b7a21")
 """The namespace of the UUIDs that are derived here. It must never change."""
-_BETWEEN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+_BETWEEN = re.compile(r"(?<=[^\W_A-ZÀ-ÖØ-Þ])(?=[A-ZÀ-ÖØ-Þ])|[\W_]+")
 
 
 class RunStatus(StrEnum):
@@ -170,6 +171,8 @@ class Decision(Struct, kw_only=True):
     by: str = ""
     comment: str = ""
     data: Any = None
+    number: int = 0
+    """Which of several that wait at the same step, by the number of the step in its run. 0: the first one."""
 
 
 class FlowState(Struct, kw_only=True, omit_defaults=True):
@@ -276,7 +279,8 @@ def derived_id(*parts: str) -> str:
 
 def normalised_type(text: str) -> str:
     """The type of an event in snake_case: `InvoiceOverdue`, `invoice-overdue` and `Invoice overdue` are one."""
-    return "_".join(part for part in _BETWEEN.split(text.strip()) if part).lower()
+    whole = unicodedata.normalize("NFC", text)
+    return "_".join(part for part in _BETWEEN.split(whole) if part).lower()
 
 
 def normalised_source(text: str) -> str:

@@ -174,7 +174,7 @@ class _Host:
         found: dict[str, Any] | None = self._gives(one, {"dryRun": True, "type": event})
         return found
 
-    async def approve(self, one: Prepared, request: ApprovalRequest) -> dict[str, Any] | None:
+    async def approve(self, one: Prepared, request: ApprovalRequest, number: int) -> dict[str, Any] | None:
         found: dict[str, Any] | None = self._gives(one, {"approved": True, "dryRun": True})
         return found
 

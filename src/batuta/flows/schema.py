@@ -174,7 +174,8 @@ def _default(one: structs.FieldInfo) -> str:
 
 
 def _description(kind: Any) -> str:
-    found = next((str(meta.description) for meta in getattr(kind, "__metadata__", ()) if meta.description), "")
+    metas = reversed(getattr(kind, "__metadata__", ()))
+    found = next((str(meta.description) for meta in metas if meta.description), "")
     if not found:
         found = next((_text(one) for one in _structs(kind)), "")
     return found.replace("|", "\\|")

@@ -7,11 +7,13 @@ gap there, which the activity fills. Answers and errors are searched for the val
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
 from msgspec import Struct
 
@@ -20,6 +22,7 @@ from batuta.errors import BatutaError, InvalidInput
 from batuta.flows.expressions import Value, as_text, compile_template, compile_url
 from batuta.flows.faults import Fault
 from batuta.flows.stored_secrets import stored_secret
+from batuta.flows.values import texts_of
 
 MARK: Final = "secret://"
 REFERENCE = re.compile(r"secret://([a-z]{1,20})/([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})")
@@ -116,9 +119,14 @@ def _with(value: Any, path: list[str | int], text: str) -> Any:
 
 
 def hide(value: Any, secrets: Iterable[str]) -> Any:
-    """The value without the secrets that it holds."""
-    known = sorted({one for one in secrets if len(one) >= _SHORTEST}, key=len, reverse=True)
-    return _hide(value, known) if known else value
+    """The value without the secrets that it holds, also as a URL or a text of JSON writes them."""
+    known = {form for one in secrets if len(one) >= _SHORTEST for form in _forms(one)}
+    return _hide(value, sorted(known, key=len, reverse=True)) if known else value
+
+
+def _forms(secret: str) -> Iterable[str]:
+    escaped = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
+    return secret, quote(secret, safe=""), quote(secret), quote_plus(secret), *escaped
 
 
 def _hide(value: Any, known: list[str]) -> Any:
@@ -136,13 +144,11 @@ def _hide(value: Any, known: list[str]) -> Any:
 
 def secret_faults(template: Any, path: str) -> list[Fault]:
     """Faults in the references of a template."""
-    found: list[Fault] = []
-    for where, text in _texts(template, ()):
-        rest = REFERENCE.sub("", text)
-        if MARK in rest:
-            at = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where)
-            found.append(Fault(at, "a reference to a secret that cannot be read", "such as secret://env/CRM_TOKEN"))
-    return found
+    return [
+        Fault(at, "a reference to a secret that cannot be read", "such as secret://env/CRM_TOKEN")
+        for at, text in texts_of(template, path)
+        if MARK in REFERENCE.sub("", text)
+    ]
 
 
 def _texts(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str | int, ...], str]]:

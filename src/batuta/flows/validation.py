@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,11 +20,12 @@ from batuta.errors import BatutaError
 from batuta.flows.conditions import BadRule, compile_condition
 from batuta.flows.document import (
     DEEPEST_BLOCK,
+    KEY_PATTERN,
     LARGEST_DOCUMENT,
+    LONGEST_TIME,
     STEP_TYPES,
     FlowDocument,
     Rule,
-    Seconds,
     SetStep,
     Step,
     StepBase,
@@ -31,13 +33,17 @@ from batuta.flows.document import (
 from batuta.flows.expressions import compile_template
 from batuta.flows.faults import Fault, InvalidFlow
 from batuta.flows.graph import check_graph
-from batuta.flows.meaning import check_meaning
+from batuta.flows.meaning import CHECKS, check_meaning, name_faults
 from batuta.flows.secrets import MARK as SECRET
 from batuta.flows.secrets import secret_faults
+from batuta.flows.values import texts_of
 
 _BAD: Final = object()
 _STEP: Final = frozenset(get_args(Step))
 _PLACE = re.compile(r"\.(\d+)(?=\.|$)")
+_PART = re.compile(r" - at `\$([^`]*)`$")
+"""Where msgspec says that it found a fault."""
+_EXPRESSIONS: Final = "see the reference of expressions"
 _LARGEST_INT: Final = 2**63 - 1
 
 
@@ -50,7 +56,9 @@ def read_json(data: bytes | str, path: str = "") -> tuple[Any, list[Fault]]:
         )
         return None, [fault]
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_Pairs.of, parse_constant=_refuse_constant)
+        value = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_Pairs.of, parse_constant=_refuse_constant, parse_int=_integer
+        )
     except UnicodeDecodeError:
         return None, [Fault("", "the document is not UTF-8")]
     except json.JSONDecodeError as error:
@@ -87,6 +95,11 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
+def _integer(digits: str) -> int:
+    """One of thousands of digits is too large, whatever they are."""
+    return int(digits[:30])
+
+
 def _plain(value: Any, path: str, faults: list[Fault]) -> Any:
     if isinstance(value, _Pairs):
         faults += [
@@ -98,6 +111,9 @@ def _plain(value: Any, path: str, faults: list[Fault]) -> Any:
         return [_plain(part, f"{path}[{place}]", faults) for place, part in enumerate(value)]
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST_INT:
         faults.append(Fault(path, "the number is larger than 64 bits", "write it as a text"))
+        return 0
+    if isinstance(value, float) and math.isinf(value):
+        faults.append(Fault(path, "the number is too large", "write it as a text"))
         return 0
     return value
 
@@ -216,7 +232,8 @@ class _Walker:
         if not isinstance(kind, str) or kind not in STEP_TYPES:
             known = ", ".join(STEP_TYPES)
             what = "a step needs a type" if "type" not in value else f"unknown step type {_shown(kind)}"
-            self._refuse(_at(path, "type"), what, _close(kind, STEP_TYPES) or f"known: {known}")
+            close = _close(kind, STEP_TYPES) if isinstance(kind, str) else ""
+            self._refuse(_at(path, "type"), what, close or f"known: {known}")
         elif self._depth >= DEEPEST_BLOCK:
             self._refuse(path, f"blocks are nested more than {DEEPEST_BLOCK} levels", "use a sub_flow")
         else:
@@ -256,21 +273,38 @@ class _Walker:
                 made[name] = found
             elif one.required:
                 missing = True
+        if (check := CHECKS.get(kind)) is not None:
+            check(made, path, self.faults)
         return _BAD if missing else made
 
     def _leaf(self, kind: Any, metas: list[Meta], value: Any, path: str) -> Any:
         try:
             found = msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            return self._refuse(path, _words(str(error)), _described(kind))
+            said, where = _PART.sub("", str(error)), _PART.search(str(error))
+            return self._refuse(path + (where[1] if where else ""), _words(said), _described(kind))
         if Rule in _parts(kind):
             return value if self._rule(value, path) else _BAD
-        if Seconds in _parts(kind) and isinstance(found, str) and parse_duration(found) is None:
-            return self._refuse(path, f"{found!r} is not a time", 'such as "90s", "5min", "2h", "30d"')
-        extra = next((meta.extra for meta in metas if meta.extra), {})
-        if extra.get("flow") == "template" and not self._template(value, path, secrets="secrets" in extra):
+        marks = {name: mark for meta in metas for name, mark in (meta.extra or {}).items()}
+        if marks.get("flow") == "seconds":
+            return value if self._time(found, path, positive="positive" in marks) else _BAD
+        if "names" in marks:
+            self.faults += name_faults(value, path)
+        if marks.get("flow") == "template" and not self._template(value, path, secrets="secrets" in marks):
             return _BAD
         return value
+
+    def _time(self, value: float | str, path: str, *, positive: bool) -> bool:
+        seconds = parse_duration(value) if isinstance(value, str) else value
+        if seconds is None:
+            self._refuse(path, f"{value!r} is not a time", 'such as "90s", "5min", "2h", "30d"')
+        elif seconds < 0 or (positive and seconds == 0):
+            self._refuse(path, "the time must be more than 0" if positive else "the time must not be negative")
+        elif seconds > LONGEST_TIME:
+            self._refuse(path, f"the time is too long: at most {LONGEST_TIME:,} seconds")
+        else:
+            return True
+        return False
 
     def _rule(self, value: Any, path: str) -> bool:
         try:
@@ -285,9 +319,11 @@ class _Walker:
         try:
             compile_template(value, path)
         except (BatutaError, RecursionError) as error:
-            said = str(error)
-            where, _, why = said.partition(": ") if said.startswith(path) else (path, "", said)
-            self._refuse(_PLACE.sub(r"[\1]", where), why, "see the reference of expressions")
+            before = len(self.faults)
+            for at, text in () if isinstance(error, RecursionError) else texts_of(value, path):
+                self._template_text(text, at)
+            if len(self.faults) == before:  # all of it together is too much
+                self._refuse(path, _without(str(error), path), _EXPRESSIONS)
             return False
         if secrets:
             self.faults += secret_faults(value, path)
@@ -296,6 +332,12 @@ class _Walker:
             self._refuse(path, "a secret may not stand here", hint)
             return False
         return True
+
+    def _template_text(self, text: str, path: str) -> None:
+        try:
+            compile_template(text, path)
+        except BatutaError as error:
+            self._refuse(path, _without(str(error), path), _EXPRESSIONS)
 
 
 # -- types and words
@@ -329,10 +371,15 @@ def _has_structs(kind: Any) -> bool:
     return any(isinstance(one, type) and issubclass(one, Struct) for one in options)
 
 
+def _without(said: str, path: str) -> str:
+    return said.removeprefix(f"{path}: ")
+
+
 def _words(said: str) -> str:
     """What msgspec says, in the words of JSON."""
     words = {"`str`": "a text", "`int`": "a whole number", "`float`": "a number", "`object`": "an object"}
     words |= {"`array`": "a list", "`bool`": "true or false", "`null`": "null", "`dict`": "an object"}
+    words |= {f"a text matching regex '{KEY_PATTERN}'": "1 to 100 letters, digits, '_' and '-', no digit first"}
     for name, word in words.items():
         said = said.replace(name, word)
     return said[:1].lower() + said[1:300]
@@ -349,7 +396,7 @@ def _shown(value: Any) -> str:
 
 
 def _described(kind: Any) -> str:
-    return next((str(meta.description) for meta in _bare(kind)[1] if meta.description), "")
+    return next((str(meta.description) for meta in reversed(_bare(kind)[1]) if meta.description), "")
 
 
 def _close(word: object, known: Any) -> str:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from batuta.errors import InvalidInput
@@ -54,6 +54,18 @@ def look_up(value: Any, path: tuple[str, ...]) -> Any:
         if value is MISSING:
             return MISSING
     return value
+
+
+def texts_of(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """All texts in a JSON value, each after its path: `body.items[0].name`."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from texts_of(part, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from texts_of(part, f"{path}[{place}]")
 
 
 def is_number(value: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, field
@@ -16,6 +17,7 @@ from batuta.authoring.backend import AttemptView, Description, JournalLine
 from batuta.errors import BatutaError
 from batuta.flows.host import Mark
 from batuta.flows.interpreter import LONG_LIST
+from batuta.flows.meaning import OF_RUNS
 from batuta.flows.models import (
     EVENT_TAG,
     NAME_TAG,
@@ -33,7 +35,8 @@ from batuta.flows.models import (
     derived_id,
     step_run_id_of,
 )
-from batuta.flows.program import Program, program_of
+from batuta.flows.program import Prepared, Program, program_of
+from batuta.ids import text_of
 from batuta.journal.entries import Body, Command, CommandKind
 from batuta.journal.failures import Failure
 from batuta.journal.kinds import FAILURES
@@ -73,10 +76,20 @@ class FlowRun(Struct):
     audit: list[AuditLog]
     start: FlowStart | None
     """What it was begun with; None: it has not begun."""
+    places: dict[str, tuple[str, int]] = {}
+    """By the ids of its steps: the run that does the step, and its number there."""
 
 
 def status_of(state: RunState) -> RunStatus:
     return _STATUS.get(state, RunStatus.RUNNING)
+
+
+def flow_run_id(description: Description) -> str:
+    """The id of a flow's run. Runs that others have begun, for a `sub_flow` or a long list, have none of their own."""
+    try:
+        return str(UUID(description.id))
+    except ValueError:
+        return str(description.run_id)
 
 
 def run_view(description: Description) -> Run:
@@ -88,7 +101,7 @@ def run_view(description: Description) -> Run:
     if description.state is RunState.TIMED_OUT:
         error = description.reason or "the run was over its time"
     return Run(
-        id=description.id,
+        id=flow_run_id(description),
         workflow_id=description.tags.get(WORKFLOW_TAG, ""),
         event_id=description.tags.get(EVENT_TAG, ""),
         status=status,
@@ -117,11 +130,13 @@ def _dispatch(description: Description) -> tuple[DispatchStatus, str | None]:
     return DispatchStatus.PENDING if held and not begun else DispatchStatus.DISPATCHED, None
 
 
-def flow_run(links: Sequence[Link]) -> FlowRun:
-    """The run, from all runs of its chain, the first one first."""
+def flow_run(links: Sequence[Link], awaited: FlowStart | None = None) -> FlowRun:
+    """The run, from all runs of its chain, the first one first. `awaited`: what one begins with that has not begun."""
     reader = _Reader(links)
     for link in links:
         reader.read(link)
+    if awaited is not None:
+        reader.expect(awaited)
     return reader.finish()
 
 
@@ -149,6 +164,7 @@ def joined(view: FlowRun, parts: Sequence[FlowRun]) -> FlowRun:
         [msgspec.structs.replace(one, run_id=own) for one in _in_order(told)[-MOST:]],
         _in_order(one for each in audit for one in each if one.entity != "run" or one.entity_id == own)[-MOST:],
         view.start,
+        {id: place for one in (view, *parts) for id, place in one.places.items()},
     )
 
 
@@ -197,6 +213,8 @@ class _Reader:
         """From which command on keys begin with what."""
         self._lines: list[_Line] = []
         self._audit: list[AuditLog] = []
+        self._outputs: dict[str, Any] = {}
+        """By the keys of steps."""
         self._failed: _Step | None = None
         """The step that the run fails with, unless a `try` goes on after it."""
         name, version = first.tags.get(NAME_TAG, ""), first.tags.get(VERSION_TAG, "")
@@ -219,6 +237,21 @@ class _Reader:
             step = self._calls.get(seq)
             if step is not None and step.view.status not in _SETTLED:
                 self._attempts(step, waiting)
+
+    def expect(self, start: FlowStart) -> None:
+        """The first step, of a run that has not begun: with the id that it will have."""
+        payload, at = start.event.payload, self._run.created_at
+        self._program = program_of(bytes(start.steps))
+        self._bases.append((0, text_of(self._last.run_id)))
+        one = self._program.block.steps[0]
+        number = 1 if start.room is UNSET else 2  # it asks for its room first
+        skipped = one.guard is not None and not one.guard({"event": {"payload": payload}, "context": {}, "steps": {}})
+        step = self._create(Mark("started", 1, one.key, one.type, input=payload, call="?"), number, at)
+        self._open.clear()
+        if not skipped and (activity := _activity(one)):
+            timed = one.type == "approval" and one.timeout is not None  # its timer comes first
+            self._name(step, number + (2 if timed else 1), activity)
+        self._tell_created(step, at)
 
     # -- entries
 
@@ -369,7 +402,7 @@ class _Reader:
         self._settle(step, StepStatus.COMPLETED, at)
 
     def _keep(self, key: str, output: Any) -> None:
-        self._run.context.setdefault("steps", {})[key] = {"output": output}
+        self._outputs[key] = {"output": output}
 
     def _settle(self, step: _Step, status: StepStatus, at: datetime) -> None:
         view = step.view
@@ -427,6 +460,8 @@ class _Reader:
 
     def finish(self) -> FlowRun:
         run, last = self._run, self._last
+        if self._outputs:
+            run.context["steps"] = self._outputs
         at = last.closed_at
         if at is not None:  # by another clock than that of its journal
             at = max([at, *(line.at for line in self._lines)])
@@ -444,8 +479,9 @@ class _Reader:
             )
             for line in self._lines[-MOST:]
         ]
-        steps = [step.view for step in list(self._steps.values())[-MOST:]]
-        return FlowRun(run, steps, logs, self._audit[-MOST:], self._start)
+        found = list(self._steps.values())[-MOST:]
+        places = {step.view.id: (run.id, step.mark.n) for step in found}
+        return FlowRun(run, [step.view for step in found], logs, self._audit[-MOST:], self._start, places)
 
     def _end(self, at: datetime) -> None:
         run = self._run
@@ -507,6 +543,16 @@ class _Reader:
 
 def _failed(view: StepRun) -> str:
     return f'Step "{view.step_key}" failed after {view.attempt} attempt(s): {view.error}'
+
+
+def _activity(one: Prepared) -> str:
+    """The activity of this process that does a step; empty: none does."""
+    config = one.step.config
+    if one.type == "action":
+        return "" if config.action_type in OF_RUNS else "flow.action"
+    if one.type == "python":
+        return "" if config.queue else str(config.activity)
+    return {"ai_task": "flow.ai_task", "approval": "flow.approval"}.get(one.type, "")
 
 
 def _fits(command: Command, call: str) -> bool:

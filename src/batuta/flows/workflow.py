@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
@@ -98,7 +97,8 @@ class DurableHost:
         self._start, self._flow, self._gates = start, flow, gates
         self._sagas: list[Saga] = []
         self._heard = start.state.heard if isinstance(start.state, FlowState) else []
-        self._asked: dict[str, deque[asyncio.Future[Decision]]] = {}
+        self._asked: dict[str, dict[int, asyncio.Future[Decision]]] = {}
+        """By the key of a step, and by its number: there may be several of one key, for items of a list."""
         if program.asks:
             _DECIDE.handle(self._decide, validator=self._may_decide)
 
@@ -159,10 +159,10 @@ class DurableHost:
             self._heard = [*self._heard, found["id"]][-_MOST_HEARD:]
         return found
 
-    async def approve(self, one: Prepared, request: ApprovalRequest) -> dict[str, Any] | None:
+    async def approve(self, one: Prepared, request: ApprovalRequest, number: int) -> dict[str, Any] | None:
         decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        waiting = self._asked.setdefault(one.key, deque())
-        waiting.append(decided)
+        waiting = self._asked.setdefault(one.key, {})
+        waiting[number] = decided
         by_token = asyncio.ensure_future(self._ask_by_token(one, request))
         try:
             async with asyncio.timeout(one.timeout):
@@ -170,8 +170,7 @@ class DurableHost:
         except TimeoutError:
             return None
         finally:
-            with suppress(ValueError):
-                waiting.remove(decided)
+            waiting.pop(number, None)
             if not by_token.done():
                 by_token.cancel()
         return _decision(decided.result() if decided.done() else by_token.result())
@@ -182,14 +181,16 @@ class DurableHost:
         return await call("flow.approval", request, options=options)
 
     def _may_decide(self, decision: Decision) -> None:
-        if not self._asked.get(decision.step):
+        waiting = self._asked.get(decision.step, {})
+        if not waiting or decision.number not in (0, *waiting):
             raise InvalidInput(f"no approval {decision.step!r} waits in this run: it was decided, or has not begun")
 
     async def _decide(self, decision: Decision) -> bool:
-        waiting = self._asked.get(decision.step)
-        if not waiting:
+        waiting = self._asked.get(decision.step, {})
+        decided = waiting.pop(decision.number or next(iter(waiting), 0), None)
+        if decided is None:
             raise InvalidInput(f"the approval {decision.step!r} was decided already")
-        waiting.popleft().set_result(decision)
+        decided.set_result(decision)
         return True
 
     # -- other runs
@@ -222,7 +223,8 @@ class DurableHost:
         try:
             return await run_child(self._flow, start, tags=start.tags, timeout=timeout)
         except RunNotCompleted as error:
-            raise FlowFailed(f"run {error.id} of flow {start.name!r} {error.state}: {error}"[:2_000]) from error
+            said = str(error.__cause__ or error)
+            raise FlowFailed(f"flow {start.name!r} {error.state.replace('_', ' ')}: {said}"[:2_000]) from error
 
     # -- compensations
 

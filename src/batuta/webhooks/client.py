@@ -104,7 +104,7 @@ class SafeHttpClient:
         Raises AddressRefused, InvalidURL and InvalidInput (trying again does not help), PartnerUnreachable (it may),
         ResponseTooLarge.
         """
-        target, sent = parse_target(url), _headers(headers or {})
+        target, sent = parse_target(url), check_headers(headers or {})
         if len(body) > self.limits.request_bytes:
             raise InvalidInput(f"the body has {len(body):,} bytes, over the limit of {self.limits.request_bytes:,}")
         if not method.isascii() or not method.isalpha():
@@ -208,7 +208,8 @@ async def _resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _headers(given: Mapping[str, str]) -> dict[str, str]:
+def check_headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Headers that a caller may choose, with names in lower case. Raises InvalidInput."""
     found: dict[str, str] = {}
     for name, value in given.items():
         known = name.lower()

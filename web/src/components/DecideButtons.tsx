@@ -6,13 +6,13 @@ import { Trouble } from "./Empty";
 import { say } from "../state/toasts";
 
 /** Approve or reject what a run waits for, with a comment. */
-export function DecideButtons({ run, step, onDone }: { run: string; step: string; onDone: () => void }): JSX.Element {
+export function DecideButtons({ run, step, stepRun, onDone }: { run: string; step: string; stepRun: string; onDone: () => void }): JSX.Element {
   const [asked, setAsked] = useState<boolean | null>(null);
   const [comment, setComment] = useState("");
   const [error, setError] = useState<Error | null>(null);
   const submit = (): void => {
     if (asked === null) return;
-    decide(run, step, asked, comment).then(() => {
+    decide(run, step, stepRun, asked, comment).then(() => {
       say(asked ? "It is approved." : "It is rejected.", { tone: "done" });
       setAsked(null);
       onDone();

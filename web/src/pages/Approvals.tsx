@@ -45,7 +45,7 @@ export default function Approvals(): JSX.Element {
               </thead>
               <tbody>
                 {rows.map((one) => (
-                  <tr key={`${one.run_id} ${one.step}`}>
+                  <tr key={one.step_run_id}>
                     <td class="strong">{one.title}</td>
                     <td data-label="Flow">
                       <Link class="link" to={`/flow-runs/${one.run_id}`}>
@@ -59,7 +59,7 @@ export default function Approvals(): JSX.Element {
                     <td class="n">
                       {canAct && (
                         <span class="row-gap end">
-                          <DecideButtons run={one.run_id} step={one.step} onDone={found.reload} />
+                          <DecideButtons run={one.run_id} step={one.step} stepRun={one.step_run_id} onDone={found.reload} />
                         </span>
                       )}
                     </td>

@@ -152,7 +152,7 @@ function Row({ step, run, canAct, reload }: { step: StepRun; run: Run; canAct: b
         <td data-label="Status">
           <span class="row-gap">
             <Chip look={flowLook(step.status)} />
-            {waits && canAct && <DecideButtons run={run.id} step={step.step_key} onDone={reload} />}
+            {waits && canAct && <DecideButtons run={run.id} step={step.step_key} stepRun={step.id} onDone={reload} />}
           </span>
         </td>
         <td data-label="Attempt" class="n">

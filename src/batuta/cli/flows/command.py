@@ -91,17 +91,19 @@ def push(common: CommonOptions, places: tuple[str, ...], publishes: bool, reason
 
     All files are checked first: when one is wrong, nothing is written.
     """
-    import msgspec
-
     from batuta.flows.faults import InvalidFlow
-    from batuta.flows.files import flow_files, read_flow
+    from batuta.flows.files import flow_files, read_document
 
     given: dict[Path, dict[str, Any]] = {}
+    names: dict[str, Path] = {}
     for file in flow_files(places):
-        faults = read_flow(file)[1]
-        if faults:
-            raise InvalidInput(f"{file}: {InvalidFlow(faults)}")
-        given[file] = msgspec.json.decode(file.read_bytes())
+        try:
+            given[file] = read_document(file)
+        except InvalidFlow as error:
+            raise InvalidInput(f"{file}: {error}") from None
+        first = names.setdefault(given[file]["name"], file)
+        if first.resolve() != file.resolve():
+            raise InvalidInput(f"{first} and {file} are both flow {given[file]['name']!r}: rename one of them")
 
     async def work(client: Batuta) -> list[dict[str, Any]]:
         return [await _push(client, file, document, publishes) for file, document in given.items()]
@@ -118,7 +120,7 @@ async def _push(client: Batuta, file: Path, document: dict[str, Any], publishes:
     elif await client.flows.document(newest.id) == _kept(document):
         done = "unchanged"
     elif newest.published_at is None:
-        newest, done = await client.flows.change(newest.id, document), "changed"
+        newest, done = await client.flows.change(newest.id, document, whole=True), "changed"
     else:
         newest = await client.flows.create(document)
     if publishes and newest.published_at is None:

@@ -102,12 +102,15 @@ class Catalog:
         more = json.encode([page[-1].name, page[-1].version]).decode() if len(rows) > limit else None
         return WorkflowPage([listed_view(row, self._backend.namespace) for row in page], more)
 
-    async def change(self, workflow_id: object, changes: Mapping[str, Any], *, reason: str = "") -> Workflow:
-        """Write some fields of a draft. Raises UnknownFlow, FlowConflict (it is published), InvalidFlow."""
+    async def change(
+        self, workflow_id: object, changes: Mapping[str, Any], *, whole: bool = False, reason: str = ""
+    ) -> Workflow:
+        """Write some fields of a draft; `whole`: they are all that it has. Raises UnknownFlow, FlowConflict (it is
+        published), InvalidFlow."""
         row = await self.row(workflow_id)
         if row.published_at is not None:
             raise FlowConflict(f"flow {row.target} is published and never changes: make a new version of it")
-        flow, text = _checked(json.decode(document_of(row)) | dict(changes))
+        flow, text = _checked(dict(changes) if whole else json.decode(document_of(row)) | dict(changes))
         changed = _with(row, flow, text)
         if flow.name != row.name:
             newest = await self._newest(flow.name)

@@ -8,11 +8,19 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from batuta.authoring.backend import Description
 from batuta.authoring.client.flows import FlowService
-from batuta.errors import FlowConflict, InvalidInput, StoreUnavailable, UnknownEvent, UnknownFlow, UnknownRun
+from batuta.errors import (
+    FlowConflict,
+    InvalidInput,
+    PayloadSealed,
+    StoreUnavailable,
+    UnknownEvent,
+    UnknownFlow,
+    UnknownRun,
+)
 from batuta.flows.calls.catalog import Catalog, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.events import LONGEST_EXTERNAL_ID, Client, Events
 from batuta.flows.calls.reading import read_run, with_parts
@@ -32,8 +40,9 @@ from batuta.flows.models import (
     run_id_of,
     wait_prefix,
 )
+from batuta.flows.models import FlowStart as FlowStartArgument
 from batuta.flows.views import FlowRun as RunView
-from batuta.flows.views import run_view
+from batuta.flows.views import flow_run_id, run_view
 from batuta.ids import RunId
 from batuta.journal.flows.records import EventRow, FlowRow, FlowRunFilter, FlowStart, NewEvent
 from batuta.journal.states import RunState
@@ -78,6 +87,7 @@ class Approval(Struct, kw_only=True):
     name: str
     """Of the flow."""
     step: str
+    step_run_id: str
     title: str
     data: Any
     since: datetime | None
@@ -155,7 +165,7 @@ class FlowRuns:
     # -- looking
 
     async def _read(self, asked: Awaitable[Any]) -> RunView:
-        return await read_run(self._client, await asked, self._first)
+        return await read_run(self._client, await asked, self._first, self._awaited)
 
     async def _first(self, run: Description) -> RunId | None:
         """The first run of its chain."""
@@ -163,6 +173,18 @@ class FlowRuns:
         where = FlowRunFilter(workflow_id=UUID(flow), event_ids=(UUID(event),))
         found = await self._backend.store.flow_runs(where, limit=1)
         return found[0].chain_id if found else None
+
+    async def _awaited(self, run: Description) -> FlowStartArgument | None:
+        """What a run that has not begun will begin with. None: that cannot be read."""
+        try:
+            row = await self._catalog.row(run.tags.get(WORKFLOW_TAG, ""))
+            event = await self._events.get(run.tags.get(EVENT_TAG, ""))
+            trigger = trigger_of(row)
+        except (UnknownFlow, UnknownEvent, PayloadSealed):
+            return None
+        asked = trigger.asks(event, by_hand=not run.key)
+        [start] = json.decode(asked.request.input, type=tuple[FlowStartArgument])
+        return start
 
     async def of_chain(self, chain_id: RunId) -> RunView:
         """The run that this one is the first of. Raises UnknownRun: its retention is over."""
@@ -174,12 +196,16 @@ class FlowRuns:
     async def get(self, run_id: object) -> RunView:
         """With steps, logs and audit. Raises UnknownRun, also for a run that is no flow."""
         handle = await self.handle(run_id)
-        view = await read_run(self._client, handle, self._first)
+        view = await read_run(self._client, handle, self._first, self._awaited)
         return await with_parts(self._client, view, [(await handle.describe()).run_id])
 
     async def handle(self, run_id: object) -> Any:
         """Raises UnknownRun."""
-        found = await self._client.get(str(uuid_or(run_id, UnknownRun)))
+        known = uuid_or(run_id, UnknownRun)
+        try:
+            found = await self._client.get(str(known))
+        except UnknownRun:  # one that another run has begun
+            found = await self._last(known)
         described = await found.describe()
         if described.workflow != FLOW or EVENT_TAG not in described.tags:
             raise UnknownRun(str(run_id))
@@ -283,7 +309,7 @@ class FlowRuns:
         check_limit(limit)
         page = await self._client.list(workflow=FLOW, kind="workflow", waiting_for=APPROVAL, cursor=cursor, limit=limit)
         views = await self._views([self._client.get_run(run.run_id) for run in page.runs])
-        names = {run.id: run.tags for run in page.runs}
+        names = {flow_run_id(run): run.tags for run in page.runs}
         found = [
             _approval(view.run, names.get(view.run.id, {}), step)
             for view in views
@@ -297,11 +323,26 @@ class FlowRuns:
         return await self._backend.store.open_runs(wait_prefix(normalised_type(event_type), field, value), 1_000)
 
     async def decide(
-        self, run_id: object, step: str, approved: bool, *, by: str = "", comment: str = "", data: Any = None
+        self,
+        run_id: object,
+        step: str,
+        approved: bool,
+        *,
+        step_run_id: str | None = None,
+        by: str = "",
+        comment: str = "",
+        data: Any = None,
     ) -> bool:
-        """Say what a person has decided about an approval. False: it waits for no decision of that step."""
+        """Say what a person has decided about an approval: that of `step_run_id`, or the first one of the step that
+        waits. False: it waits for no decision of that step."""
+        number = 0
+        if step_run_id is not None:
+            view = await self.get(run_id)
+            if step_run_id not in view.places:
+                return False
+            run_id, number = view.places[step_run_id]
         handle = await self.handle(run_id)
-        decision = Decision(step=step, approved=approved, by=by, comment=comment, data=data)
+        decision = Decision(step=step, approved=approved, by=by, comment=comment, data=data, number=number)
         return bool(await handle.update(DECIDE, decision))
 
 
@@ -315,6 +356,7 @@ def _approval(run: Run, tags: Mapping[str, str], step: StepRun) -> Approval:
         run=run,
         name=tags.get(NAME_TAG, ""),
         step=step.step_key,
+        step_run_id=step.id,
         title=str(given.get("title") or step.step_key),
         data=given.get("data"),
         since=step.started_at or step.created_at,

@@ -72,6 +72,7 @@ class ApprovalView(Struct, kw_only=True):
     workflow_id: str
     name: str
     step: str
+    step_run_id: str
     title: str
     data: Any
     since: datetime | None
@@ -83,10 +84,12 @@ class ApprovalPage(Struct):
 
 
 class DecisionBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a person says about an approval; the server adds who it was."""
+    """What a person says about an approval; the server adds who it was. `step_run_id`: which one, where several wait
+    at the same step, one for each item of a list; left out: the first of them."""
 
     step: str
     approved: bool
+    step_run_id: str | None = None
     comment: str = ""
     data: Any = None
 
@@ -151,6 +154,7 @@ async def approvals(call: Call) -> ApprovalPage:
                 workflow_id=one.run.workflow_id,
                 name=one.name,
                 step=one.step,
+                step_run_id=one.step_run_id,
                 title=one.title,
                 data=one.data,
                 since=one.since,
@@ -164,7 +168,13 @@ async def approvals(call: Call) -> ApprovalPage:
 async def decide(call: Call) -> Decided:
     body: DecisionBody = call.body
     done = await call.client.flows.runs.decide(
-        call.id, body.step, body.approved, by=call.principal.actor, comment=body.comment, data=body.data
+        call.id,
+        body.step,
+        body.approved,
+        step_run_id=body.step_run_id,
+        by=call.principal.actor,
+        comment=body.comment,
+        data=body.data,
     )
     if not done:
         raise FlowConflict(f"run {call.id} waits for no decision of step {body.step[:100]!r}: look at it again")
