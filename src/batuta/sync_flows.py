@@ -34,6 +34,7 @@ class Flows(_Part):
     publish = blocking(AsyncFlows.publish)
     new_version = blocking(AsyncFlows.new_version)
     activate = blocking(AsyncFlows.activate)
+    audit = blocking(AsyncFlows.audit)
 
     def parts(self, **options: Any) -> dict[str, Any]:
         """All that a worker needs. As `client.flows.parts`."""

@@ -51,7 +51,12 @@ STEPS: Doc = [
     step("keep", "set", values={"final": "{{ steps.sub.output.twice }}", "by": "{{ steps.ok.output.by }}"}),
     DONE,
 ]
-CONTEXT = {"told": "out", "error": {"message": "the flow says so", "type": "FlowFailed"}, "final": 10_000, "by": "ana"}
+CONTEXT = {
+    "told": "out",
+    "error": {"step": "bad", "message": "the flow says so", "type": "FlowFailed"},
+    "final": 10_000,
+    "by": "ana",
+}
 SENT = ["notify ", "left ", "right ", "each a", "each b", "each c", "risky ", "rescue "]
 
 

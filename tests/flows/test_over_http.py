@@ -340,6 +340,33 @@ async def test_what_was_done_to_flows_is_in_the_audit_log(api: Orkestr) -> None:
     ]
 
 
+# covers E-14
+async def test_every_record_has_its_audit_log(api: Orkestr) -> None:
+    flow = await api.published(activate=False)
+    await api.post(f"/api/workflows/{flow['id']}/activate", {"reason": "now"})
+    event = await api.event({"amount": 50})
+    run = await api.ended(await api.run_of(event))
+
+    async def actions(entity: str, id: str) -> list[tuple[str, str]]:
+        found = (await api.get("/api/audit", entity=entity, entity_id=id))["audit"]
+        assert all(set(line) == set("id entity entity_id action details created_at".split()) for line in found)
+        assert all(str(UUID(line["id"])) == line["id"] for line in found)
+        assert all(line["entity_id"] == id for line in found if line["entity"] == entity)
+        return [(line["entity"], line["action"]) for line in found]
+
+    assert await actions("workflow", flow["id"]) == [
+        ("workflow", "created"),
+        ("workflow", "published"),
+        ("workflow", "status_changed"),
+    ]
+    assert await actions("event", event["id"]) == [("event", "created")]
+    assert await actions("run", run["id"]) == [(line["entity"], line["action"]) for line in run["audit"]]
+    await api.get("/api/audit", 400, entity="seed", entity_id="x")
+    await api.get("/api/audit", 400, entity="run")
+    for entity in ("run", "workflow", "event"):
+        await api.get("/api/audit", 404, entity=entity, entity_id="x")
+
+
 async def test_a_run_is_cancelled(api: Orkestr) -> None:
     wait = {"key": "wait", "type": "delay", "config": {"duration": "1h"}}
     await api.published(SPRINT | {"steps": [wait, DONE]})
@@ -517,6 +544,8 @@ async def test_a_namespace_sees_triggers_and_reads_nothing_of_another(url: str) 
         assert (await theirs.get(f"/api/events/{other['id']}"))["runs"] == []
         for path in (f"workflows/{flow['id']}", f"events/{event['id']}", f"runs/{run_id}"):
             await theirs.get(f"/api/{path}", 404)
+        for entity, id in (("workflow", flow["id"]), ("event", event["id"]), ("run", run_id)):
+            await theirs.get("/api/audit", 404, entity=entity, entity_id=id)
         for path in ("workflows", "runs", "runs/failed", "approvals"):
             assert not next(iter((await theirs.get(f"/api/{path}")).values()))
         await theirs.post("/api/runs", {"workflow_id": flow["id"], "event_id": other["id"]}, 404)

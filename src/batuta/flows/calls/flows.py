@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from batuta.authoring.client.flows import FlowService
 from batuta.flows.calls import serving, starters
 from batuta.flows.calls.catalog import Catalog
 from batuta.flows.calls.events import Client, Events
+from batuta.flows.calls.history import History
 from batuta.flows.calls.runs import FlowRuns
+from batuta.flows.models import AuditLog
 from batuta.flows.stored_secrets import StoredSecrets
 from batuta.flows.workflow import Flows as WorkerFlows
 from batuta.journal.audit import Verb
@@ -28,6 +31,12 @@ class Flows(Catalog):
         """Events: sent, replayed, looked at."""
         self.runs = FlowRuns(client, backend, self, self.events)
         """Runs of flows: started by hand, looked at, retried, cancelled, decided."""
+        self._history = History(self._client, self, self.events, self.runs)
+
+    async def audit(self, entity: str, entity_id: object) -> Sequence[AuditLog]:
+        """Each change of a `run` with its steps, of a `workflow` or of an `event`, the oldest first. Raises
+        UnknownRun, UnknownFlow, UnknownEvent."""
+        return await self._history.of(entity, entity_id)
 
     def worker(self, flows: WorkerFlows | None = None, **own: Any) -> serving.FlowWorker:
         """What `client.worker(flows=...)` makes."""

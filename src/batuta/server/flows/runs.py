@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType, field, structs
 
-from batuta.errors import FlowConflict
+from batuta.errors import FlowConflict, InvalidInput
+from batuta.flows.calls.history import Entity
 from batuta.flows.models import AuditLog, LogLevel, Run, RunLog, RunStatus, StepRun
 from batuta.flows.views import FlowRun as RunView
 from batuta.server.http.call import Answer, Call
@@ -63,6 +65,19 @@ class FailedRuns(Struct):
 
     runs: list[FlowRunDocument]
     cursor: str | None
+
+
+class AuditQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which record: `run` (with its steps), `workflow` or `event`, and its id."""
+
+    entity: Entity = Entity.RUN
+    entity_id: str = ""
+
+
+class AuditLogs(Struct):
+    """Each change of a record, the oldest first."""
+
+    audit: Sequence[AuditLog]
 
 
 class ApprovalView(Struct, kw_only=True):
@@ -133,6 +148,13 @@ def whole(view: RunView, *, only: LogLevel | None = None) -> FlowRunDocument:
 
 async def show(call: Call) -> FlowRunDocument:
     return whole(await call.client.flows.runs.get(call.id))
+
+
+async def audit(call: Call) -> AuditLogs:
+    query: AuditQuery = call.query
+    if not query.entity_id:
+        raise InvalidInput(f"give entity_id: the id of the {query.entity}")
+    return AuditLogs(await call.client.flows.audit(query.entity, query.entity_id))
 
 
 async def retry(call: Call) -> FlowRun:
@@ -208,6 +230,15 @@ ROUTES = (
         Decided,
         body=DecisionBody,
         large=True,
+    ),
+    route(
+        "GET",
+        "/api/audit",
+        audit,
+        "Each change of a run, a workflow or an event.",
+        AuditLogs,
+        query=AuditQuery,
+        payloads=True,
     ),
     route(
         "GET",
