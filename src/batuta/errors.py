@@ -371,7 +371,7 @@ class UnknownPartner(BatutaError, LookupError):
 
 
 class DamagedPartner(BatutaError):
-    """What the store keeps of a breaker or limit cannot be read. Calls that need it fail."""
+    """The stored state of a breaker or limit cannot be read. Calls that need it fail."""
 
     def __init__(self, kind: str, name: str, error: BaseException) -> None:
         super().__init__(
@@ -786,7 +786,7 @@ class AddressRefused(BatutaError):
 
 
 class PartnerUnreachable(BatutaError):
-    """The host gave no answer. What was sent may have arrived."""
+    """The host gave no answer. The request may have arrived."""
 
     def __init__(self, host: str, why: str) -> None:
         super().__init__(f"{host} gave no answer: {why}")

@@ -154,7 +154,7 @@ def new_seed() -> int:
 
 
 def derived_seed(seed: int, run_id: RunId) -> int:
-    """That of a run which another one begins: the same every time the command is carried out."""
+    """The seed of a run that another run begins: the same every time the command is carried out."""
     return int.from_bytes(digest_of(str(seed), text_of(run_id), size=8), "big") & _62_BITS
 
 

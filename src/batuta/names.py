@@ -23,14 +23,14 @@ def check_name(name: object, what: str) -> str:
 
 
 def check_reason(reason: object, what: str = "reason") -> str:
-    """Why somebody does something, in words that every store can keep. Raises InvalidInput."""
+    """Check a reason: words that every store can keep. Raises InvalidInput."""
     checked = check_text(reason, what)
     check_length(checked, what)
     return checked
 
 
 def check_text(text: object, what: str) -> str:
-    """What every store can keep, however long it is. Raises InvalidInput."""
+    """Check text that every store can keep, of any length. Raises InvalidInput."""
     if not isinstance(text, str) or readable(text) != text:
         raise InvalidInput(f"{what}={quoted(text)} must be text, without NUL and without halves of surrogate pairs")
     return text
@@ -44,7 +44,7 @@ def check_length(text: str, what: str, most: int = LONGEST_REASON) -> None:
 
 
 def check_filter(name: str, value: object) -> str | None:
-    """What something is looked for by. Raises InvalidInput."""
+    """Check an id or prefix to look for. Raises InvalidInput."""
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > LONGEST_ID:

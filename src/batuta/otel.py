@@ -373,7 +373,7 @@ os.register_at_fork(after_in_child=_making._at_fork_reinit)  # type: ignore[attr
 
 
 class _Late(Context):
-    """The context of an attempt that is traced, with a span that is made when somebody asks for it."""
+    """The context of a traced attempt, with a span that is made when it is asked for."""
 
     def __init__(self, make: Callable[[ActivityCall, Context, int], Span], call: ActivityCall, parent: Context) -> None:
         self._make, self._call, self._parent = make, call, parent

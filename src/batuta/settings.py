@@ -91,7 +91,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     bus: str = "store"
     """Where messages go: the store, or the URL of a broker, such as pulsar://localhost:6650."""
     bus_admin_url: str = ""
-    """Of the broker's web service, which knows how far subscriptions are behind; empty: nobody asks."""
+    """Of the broker's web service, which knows how far subscriptions are behind; empty: it is not asked."""
     bus_keep: float = 7 * 86_400.0
     """How long messages are kept that were delivered."""
     prune_every: float = 60.0

@@ -92,7 +92,7 @@ class RunClosed(RunEvent, frozen=True, gc=False):
     error: str
     """The class of the error that it failed with, or empty."""
     message: str
-    """That error's message, or why it was ended."""
+    """The error's message, or why it was ended."""
 
 
 class RunParked(RunEvent, frozen=True, gc=False):

@@ -40,11 +40,11 @@ class ActionFailed(BatutaError):
 
 
 class ActionResult(Struct, omit_defaults=True):
-    """What an action came to."""
+    """The outcome of an action."""
 
     output: Any
     ref: str | UnsetType = UNSET
-    """What the other side calls it."""
+    """The other side's id for it."""
 
 
 class Actions:
@@ -128,7 +128,7 @@ class Actions:
 
     @activity(name="flow.approval")
     async def approval(self, request: ApprovalRequest) -> Any:
-        """Tells somebody that a decision is needed. It comes by the token, or by the update `flow.decide`."""
+        """Sends the request for a decision. It comes by the token, or by the update `flow.decide`."""
         attempt = activity_info()
         token = attempt.token
         if request.notify is not None:

@@ -73,11 +73,11 @@ class RetryPolicy(Struct, kw_only=True, forbid_unknown_fields=True, frozen=True,
 
 
 class Config(Struct, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
-    """What a step of some type is told."""
+    """The config of a type of step."""
 
 
 class StepBase(Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", omit_defaults=True):
-    """What all steps have."""
+    """The fields of all steps."""
 
     key: Key
     name: Annotated[str, Meta(max_length=200, description="For people.")] = ""

@@ -18,7 +18,7 @@ class Fault(Struct, frozen=True, order=True):
     """Where: `steps[2].config.onTrue`; empty: the whole document."""
     message: str
     hint: str = ""
-    """What to do about it."""
+    """The advice."""
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""

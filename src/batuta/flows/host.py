@@ -1,4 +1,4 @@
-"""What steps do to the world: asked of a host. One is a durable run, another a rehearsal."""
+"""The outside world of steps. One host is a durable run, another a rehearsal."""
 
 from __future__ import annotations
 

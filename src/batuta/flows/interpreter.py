@@ -32,7 +32,7 @@ _AT: Final = "failed_step"
 
 
 class Frame(Struct, eq=False, gc=False):
-    """What a step can see, and where it is."""
+    """The values that a step can see, and its place."""
 
     event: dict[str, Any]
     context: dict[str, Any]
@@ -411,7 +411,7 @@ class Interpreter:
         return ""
 
     async def _attempt(self, one: Prepared, frame: Frame, number: int) -> dict[str, Any] | None:
-        """What the block failed with, after the rescue."""
+        """The error of the block, after the rescue."""
         body, rescue, _ = one.blocks
         try:
             async with self._host.scope():

@@ -1,4 +1,4 @@
-"""What a step needs beyond the types of its fields."""
+"""Rules for steps beyond the types of their fields."""
 
 from __future__ import annotations
 

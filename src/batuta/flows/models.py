@@ -108,7 +108,7 @@ class Run(Struct, kw_only=True):
     status: RunStatus
     dispatch_status: DispatchStatus
     context: dict[str, Any]
-    """What it has found out so far: its own values, and `steps` with the output of each."""
+    """Its values so far, and `steps` with the output of each."""
     error: str | None = None
     reason: str | None = None
     """Why a run that is RUNNING does not go on: it waits, is paused or is parked."""
@@ -163,7 +163,7 @@ class AuditLog(Struct, kw_only=True):
 
 
 class Decision(Struct, kw_only=True):
-    """What a person says about an approval."""
+    """A person's decision about an approval."""
 
     step: str
     """The key of the step."""

@@ -29,7 +29,7 @@ _WHEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Double(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a step gives in a rehearsal: one of these."""
+    """The result of a step in a rehearsal: one of these."""
 
     output: Any = UNSET
     error: str = ""
@@ -48,14 +48,14 @@ class RehearsedStep(Struct, kw_only=True):
     output: Any = None
     error: str | None = None
     request: Any = None
-    """What an action would send, with the names of its secrets."""
+    """The request of an action, with the names of its secrets."""
     to: str | None = None
     """The step that it named as the next."""
     index: int | None = None
 
 
 class Rehearsal(Struct, kw_only=True):
-    """What a flow does with an event."""
+    """A flow's path for an event."""
 
     status: RunStatus
     error: str | None = None
@@ -144,7 +144,7 @@ class _Host:
         return found
 
     def _gives(self, one: Prepared, otherwise: Any) -> Any:
-        """What the double says, or what a step gives without one; noted as the output of the step that began last."""
+        """The double's result, or the default of a step without one; noted as the output of the last step."""
         double = self._doubles.get(one.key)
         if double is not None and double.error:
             raise FlowFailed(double.error)
@@ -213,7 +213,7 @@ class _Scope:
 
 
 def _shown(request: ActionRequest) -> dict[str, Any]:
-    """What would be sent. Secrets are shown by their names."""
+    """The request as it would be sent. Secrets are shown by their names."""
     sent: dict[str, Any] = {name: value for name, value in request.request.items() if value not in ("", {})}
     for gap in request.gaps:
         text = "".join(piece if isinstance(piece, str) else f"{MARK}{'/'.join(piece)}" for piece in gap.pieces)

@@ -168,7 +168,7 @@ def _read(given: Any, path: str = "") -> tuple[Any, list[Fault]]:
 
 
 def _check_steps(clean: Any, path: str, faults: list[Fault]) -> None:
-    """What can be told only of all steps together."""
+    """Faults of all steps together."""
     try:
         steps = msgspec.convert(clean, list[Step])
     except msgspec.ValidationError as error:  # the walker has told of it, or should have
@@ -376,7 +376,7 @@ def _without(said: str, path: str) -> str:
 
 
 def _words(said: str) -> str:
-    """What msgspec says, in the words of JSON."""
+    """msgspec's message, in the words of JSON."""
     words = {"`str`": "a text", "`int`": "a whole number", "`float`": "a number", "`object`": "an object"}
     words |= {"`array`": "a list", "`bool`": "true or false", "`null`": "null", "`dict`": "an object"}
     words |= {f"a text matching regex '{KEY_PATTERN}'": "1 to 100 letters, digits, '_' and '-', no digit first"}

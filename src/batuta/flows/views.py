@@ -75,7 +75,7 @@ class FlowRun(Struct):
     logs: list[RunLog]
     audit: list[AuditLog]
     start: FlowStart | None
-    """What it was begun with; None: it has not begun."""
+    """Its start; None: it has not begun."""
     places: dict[str, tuple[str, int]] = {}
     """By the ids of its steps: the run that does the step, and its number there."""
 

@@ -265,7 +265,7 @@ def _shared(options: ActivityOptions) -> dict[str, Any]:
 
 
 def _decision(given: Any) -> dict[str, Any]:
-    """What a person has said, by whichever way. Raises FlowFailed."""
+    """A person's decision, by token or update. Raises FlowFailed."""
     found = msgspec.to_builtins(given)
     if not isinstance(found, dict) or not isinstance(found.get("approved"), bool):
         raise FlowFailed('a decision must be an object such as {"approved": true}')
@@ -324,7 +324,7 @@ async def _since(store: FlowStore, wanted: EarlierEvent) -> datetime:
 
 
 class Flows:
-    """What a worker needs to run flows: `client.worker(**Flows().parts())`, or `App(**Flows().parts())`.
+    """The parts of a worker that runs flows: `client.worker(**Flows().parts())`, or `App(**Flows().parts())`.
 
     `activities`: for `python` steps. `gates`: by the names that steps give. `policy` says which addresses actions may
     call; private ones are refused otherwise. `ai`: where models are asked; without it `ai_task` uses its fallback.

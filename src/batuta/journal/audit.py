@@ -1,4 +1,4 @@
-"""What operators do, and the record that is kept of it."""
+"""Operators' actions, and the audit log of them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Recorded(Struct, kw_only=True, gc=False):
     target: str
     """The id of the run, or the name of the queue or schedule."""
     run_id: str = ""
-    """Of an act on a run."""
+    """For an act on a run."""
     reason: str = ""
     detail: str = "null"
     before: str = "null"

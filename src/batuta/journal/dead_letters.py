@@ -16,7 +16,7 @@ from batuta.journal.records import LetterReason, NewLetter, RunKind
 
 class LetterState(StrEnum):
     OPEN = "open"
-    """D-02 calls it PENDING: somebody must look at it."""
+    """It waits for an operator. Requirement D-02 calls it PENDING."""
     REPROCESSED = "reprocessed"
     DISCARDED = "discarded"
 
@@ -36,7 +36,7 @@ class LetterFilter(Struct, kw_only=True, frozen=True):
     id_prefix: str | None = None
     after: int | None = None
     before: int | None = None
-    """Of the time that they arrived."""
+    """By time of arrival."""
 
 
 class DeadLetter(Struct, kw_only=True):
@@ -46,7 +46,7 @@ class DeadLetter(Struct, kw_only=True):
     run_id: RunId
     kind: RunKind
     name: str
-    """Of the job or workflow."""
+    """The name of the job or workflow."""
     queue: str
     key: str = ""
     state: LetterState
@@ -59,14 +59,14 @@ class DeadLetter(Struct, kw_only=True):
     fingerprint: str
     """The same for errors of the same origin."""
     activity: str = ""
-    """What failed; empty: the workflow's own code."""
+    """The activity that failed; empty: the workflow's own code."""
     seq: int = 0
     """The number of the call that failed in its run; 0: the workflow's own code."""
     attempts: int = 0
     keep: int = -1
     """The last journal entry before the failure: reprocessing from the failed step keeps all up to it."""
     trace: str = ""
-    """The trace id, when somebody traced it."""
+    """The trace id, if the run was traced."""
     resolved_at: datetime | None = None
     note: str = ""
     """Why it was discarded."""

@@ -29,7 +29,7 @@ class Failure(Struct, omit_defaults=True):
     Empty, as in old journals: the original class if it is loaded.
     """
     notes: list[str] = []
-    """What was added to it with `add_note`, such as what a saga has undone."""
+    """Notes added with `add_note`, such as the compensations that ran."""
     retry_after: float | None = None
     """Seconds until the next attempt, where the code that failed asked for that."""
 

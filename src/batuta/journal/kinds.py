@@ -1,4 +1,4 @@
-"""What each kind of entry and command means. The machine, timelines, forks, verify and commands ask this table."""
+"""The meaning of each kind of entry and command. The machine, timelines, forks, verify and commands ask this table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batuta.journal.states import RunState
 
 
 class EntryMeaning(Struct, frozen=True):
-    """What an entry of one kind means for the run."""
+    """The meaning of an entry of one kind."""
 
     answers: CommandKind | None = None
     """The kind of the command that it settles."""

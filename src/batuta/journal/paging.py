@@ -1,4 +1,4 @@
-"""Reads journals and inboxes in pages that fit into memory, however large what is in them is."""
+"""Reads journals and inboxes in pages that fit into memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST, _MOST = 4, 1_000
 
 
 class Journals(Protocol):
-    """What has journals."""
+    """A store of journals."""
 
     async def journal(self, run_id: RunId, after: int = -1, limit: int = 10_000) -> list[Entry]: ...
 
@@ -25,7 +25,7 @@ class Journals(Protocol):
 async def pages(
     read: Callable[[K, int], Awaitable[list[T]]], after: K, key_of: Callable[[T], K], size_of: Callable[[T], int]
 ) -> AsyncIterator[list[T]]:
-    """What `read(after, limit)` gives, page by page. The size of those read tells how many come with the next page."""
+    """The rows of `read(after, limit)`, page by page. The size of those read tells how many come with the next page."""
     limit = _FIRST
     while page := await read(after, limit):
         after = key_of(page[-1])

@@ -140,7 +140,7 @@ LIMITS = QueueLimits.__struct_fields__
 
 
 def limit_help() -> dict[str, str]:
-    """What each limit does, by its name."""
+    """The help text of each limit, by its name."""
     hints = get_type_hints(QueueLimits, include_extras=True)
     return {name: hints[name].__metadata__[0].description for name in LIMITS}
 
@@ -236,7 +236,7 @@ the number of failures (in place of a queue), and `workers`, `letters`, `schedul
 
 
 def gauges_of(rows: Iterable[GaugeRow]) -> StoreGauges:
-    """What the rows of a query say."""
+    """Gauges from the rows of a query."""
     found = StoreGauges(now=0, states={}, queues={})
     for part, queue, state, count, at in rows:
         if state and count:

@@ -1,4 +1,4 @@
-"""What passes through the store's door: runs, messages, attempts, workers and changes. Values, no I/O."""
+"""Records that go into a store and come out: runs, messages, attempts, workers and changes. No I/O."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class NewLetter(Struct, kw_only=True, gc=False):
     fingerprint: str
     """The same for errors of the same origin: see `engine.letters.fingerprint`."""
     activity: str = ""
-    """What failed; empty: the workflow's own code."""
+    """The activity that failed; empty: the workflow's own code."""
     seq: int = 0
     attempts: int = 0
     keep: int = -1
@@ -66,7 +66,7 @@ class NewLetter(Struct, kw_only=True, gc=False):
 
 
 class IfExists(StrEnum):
-    """What a start does when its id is taken."""
+    """The policy of a start whose id is taken."""
 
     RETURN = "return"
     """Return the run that has it, open or closed."""
@@ -88,7 +88,7 @@ GIVES = frozenset({IfExists.RETURN, IfExists.RENEW, IfExists.SAME})
 
 
 class ParentPolicy(StrEnum):
-    """What becomes of a child when its parent closes."""
+    """The policy for a child whose parent closes."""
 
     CANCEL = "cancel"
     TERMINATE = "terminate"
@@ -434,7 +434,7 @@ class Change(Struct, gc=False):
     move: Move | None = None
     effects: Effects | None = None
     told: Event | list[Event] | Literal[False] | None = None
-    """The event for its entries when they are durable, if all are answers of activities and somebody listens.
+    """The event for its entries when they are durable, if all are answers of activities and middleware listens.
 
     False: they are of several kinds, and the events are made then. Stores ignore it.
     """
@@ -453,7 +453,7 @@ def and_then(told: Event | list[Event], event: Event) -> list[Event]:
 
 
 class Verdict(StrEnum):
-    """What became of a change that did not become durable as asked."""
+    """The outcome of a change that did not become durable as asked."""
 
     REFUSED = "refused"
     """The fence held: another owner, another head, closed, or the worker is not live. Nothing of it was written."""
@@ -630,4 +630,4 @@ class Hint(Struct, kw_only=True):
     partners: bool = False
     """A breaker or a limit has changed."""
     bus: bool = False
-    """A message was published, or somebody subscribed."""
+    """A message was published, or a subscription was made."""

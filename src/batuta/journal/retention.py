@@ -89,7 +89,7 @@ def shown_age(seconds: float | None) -> str:
 
 
 class Pruned(Struct):
-    """What one step of pruning did."""
+    """The result of one step of pruning."""
 
     deleted: int
     """Runs."""

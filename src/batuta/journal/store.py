@@ -527,7 +527,7 @@ class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore, BusS
         ...
 
     async def marks(self) -> dict[str, str]:
-        """Those of this namespace, by name."""
+        """The marks of this namespace, by name."""
         ...
 
     # -- the audit log
@@ -537,7 +537,7 @@ class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore, BusS
         ...
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
-        """Those with numbers > after, in order."""
+        """Acts with numbers > after, in order."""
         ...
 
     async def audit_head(self) -> tuple[int, str]:
@@ -545,7 +545,7 @@ class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore, BusS
         ...
 
     async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
-        """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
+        """Acts with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
         ...
 
     # -- payloads as they lie there
@@ -599,7 +599,7 @@ class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore, BusS
         ...
 
     async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
-        """Those with ids > after, by id."""
+        """Schedules with ids > after, by id."""
         ...
 
     async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
@@ -651,7 +651,7 @@ class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore, BusS
         ...
 
     async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
-        """Those of the runs that are closed or do not exist: a waiter must not wait for a deleted run."""
+        """Which of these runs are closed or do not exist: a waiter must not wait for a deleted run."""
         ...
 
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:

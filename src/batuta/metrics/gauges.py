@@ -43,7 +43,7 @@ class StoreMetrics:
                 self._fill(namespace, gauges)
 
     def add_cache(self, where: str, info: CacheInfo | None) -> None:
-        """What the Redis of the application said; None: it did not answer."""
+        """The state of the application's Redis; None: it did not answer."""
         self._add("batuta_cache_up", [where], info is not None)
         if info is not None:
             self._add("batuta_cache_keys", [where], info.keys)

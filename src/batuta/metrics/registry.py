@@ -130,7 +130,7 @@ class _Tally:
         return repeat(chosen, len(events)) if isinstance(chosen, str) else map(chosen, events)
 
     def _key(self, key: Key) -> Key:
-        """That of a series that is there, or may be."""
+        """The key, or one with `other` for free labels when there are too many series."""
         if key in self._series or len(self._series) < MOST_SERIES:
             return key
         return tuple(OTHER if name in FREE else value for name, value in zip(self._labels, key, strict=True))
@@ -160,7 +160,7 @@ class _Count(_Tally):
 
 
 class _Histogram(_Tally):
-    """Of each series: how many are in each bucket, and their sum."""
+    """For each series: how many are in each bucket, and their sum."""
 
     def add(self, events: Sequence[Event]) -> None:
         bounds, series = self.metric.buckets, self._series

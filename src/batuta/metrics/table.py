@@ -36,7 +36,7 @@ from batuta.telemetry import (
 
 
 class Kind(StrEnum):
-    """What a metric measures."""
+    """The value of a metric."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -67,7 +67,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     events: tuple[type[Event], ...]
     labels: Mapping[str, Read | ByEvent] = {}
     value: Read | None = None
-    """What to add or observe; None counts the event. An event whose value is None is left out."""
+    """The number to add or observe; None counts the event. An event whose value is None is left out."""
     buckets: tuple[float, ...] = ()
 
     @property
@@ -307,7 +307,7 @@ METRICS = (
         labels={"namespace": "namespace", "outcome": "outcome"},
     ),
 )
-"""Of events, in each process that sends them: workers, clients and the server."""
+"""Metrics of events, in each process that sends them: workers, clients and the server."""
 
 GAUGES = (
     Gauge(name="batuta_runs_open", help="Open runs by state.", labels=("namespace", "state")),
@@ -373,4 +373,4 @@ GAUGES = (
     ),
     Gauge(name="batuta_store_up", help="1 if the store answered this scrape, else 0."),
 )
-"""Of the store, and of the Redis of the application, which the server asks at each scrape."""
+"""Gauges of the store and of the application's Redis, which the server asks at each scrape."""

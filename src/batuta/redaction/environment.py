@@ -1,4 +1,4 @@
-"""What BATUTA_REDACT says."""
+"""Reads BATUTA_REDACT."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _MARK = re.compile(r"\[[a-z0-9_]++\]")
 _TAILS = ("password", "passwd", "passphrase", "senha")
 """Words that also match inside a longer word: `PGPASSWORD`."""
 _LONGEST = 64
-"""Of names that are remembered."""
+"""The longest name that is remembered."""
 
 
 def words(name: str) -> tuple[str, ...]:

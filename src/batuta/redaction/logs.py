@@ -10,7 +10,7 @@ from batuta.redaction.environment import from_env
 from batuta.redaction.redactor import Redactor
 
 _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
-"""What every record has; anything else is somebody's `extra`."""
+"""Attributes of every record; all others are `extra`."""
 _FORMATTER = logging.Formatter()
 
 

@@ -70,7 +70,7 @@ def _is_pair(text: str, at: int) -> bool:
 
 
 def _value_of(text: str, pair: re.Match[str], field: str) -> tuple[int, int, str]:
-    """The position of the value, and what is shown instead."""
+    """The position of the value, and its replacement."""
     at, mark = pair.end(), f"[{field}]"
     if pair["element"]:
         return at, _end(_ELEMENT, text, at), mark

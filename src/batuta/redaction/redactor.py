@@ -20,7 +20,7 @@ _TOO_DEEP = "[too deep]"
 _LABELLED = ("value", "input", "output")
 """Keys whose value has the name that is given beside it."""
 _LONGEST = 256
-"""Bits of a number that may be somebody's."""
+"""The most bits of a number that may identify a person."""
 
 
 class Redactor:

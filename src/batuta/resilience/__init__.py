@@ -1,4 +1,4 @@
-"""What makes calls safe to repeat and safe to fail."""
+"""Makes calls safe to repeat and safe to fail."""
 
 from batuta.resilience.breakers.gate import Breaker, breaker
 from batuta.resilience.limits.edge import EdgeLimit

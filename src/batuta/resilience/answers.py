@@ -1,4 +1,4 @@
-"""What an error says of the partner: whether it is away, and when it wants to be asked again."""
+"""Reads from an error whether the partner is away, and when to call it again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _grpc_code(error: BaseException) -> str:
 
 
 def retry_after_of(error: BaseException, now: float) -> object:
-    """What the partner said about when to come back, as it said it: None, seconds, or a text. `now`: seconds since
+    """The partner's word on when to call again, as it gave it: None, seconds, or a text. `now`: seconds since
     1970."""
     if isinstance(error, RetryLater):
         return error.seconds
@@ -94,7 +94,7 @@ def parse_retry_after(text: str, now: float) -> float | None:
 
 
 def pause_after(error: BaseException, now: float, longest: float) -> float | None:
-    """Seconds for which nobody is to call the partner; at most `longest`, whatever it says. None: it said nothing that
+    """Seconds without calls to the partner, as it asked; at most `longest`. None: it said nothing that
     can be used."""
     said = retry_after_of(error, now)
     if isinstance(said, bool) or not isinstance(said, int | float) or not isfinite(said) or said <= 0:

@@ -29,7 +29,7 @@ _LONGEST = 1e8
 
 _monotonic = SystemClock.monotonic
 _deadline: ContextVar[float | None] = ContextVar("batuta_deadline", default=None)
-"""Of a request, by the monotonic clock."""
+"""The deadline of a request, by the monotonic clock."""
 
 
 def timeout_left() -> float | None:
@@ -104,7 +104,7 @@ Application = Callable[[Scope, Any, Any], Awaitable[None]]
 class Deadlines:
     """ASGI middleware: a request that says how much time its caller has left is handled within `deadline()`.
 
-    One that has none left is answered 504 `deadline_exceeded` and not handled; rubbish in the header gets 400."""
+    A request without time left gets 504 `deadline_exceeded`; an unreadable header gets 400."""
 
     def __init__(self, app: Application) -> None:
         self._app = app

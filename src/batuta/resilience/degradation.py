@@ -1,4 +1,4 @@
-"""Answers for when something is slow or away: accept and go on, read from a replica, give what was read before."""
+"""Answers when a partner is slow or away: accept and go on, read from a replica, use an older value."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Reading(Struct, Generic[T], kw_only=True):
     source: str
     """`primary`, `replica` or `stale`."""
     age: float = 0.0
-    """Of a stale value: seconds since it was read."""
+    """For a stale value: seconds since it was read."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Reading(Struct, Generic[T], kw_only=True):
 
 
 class ReadFrom(Generic[P, T]):
-    """What `read_from` gives: call it to read."""
+    """Result of `read_from`: call it to read."""
 
     def __init__(
         self,

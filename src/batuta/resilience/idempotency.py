@@ -33,11 +33,11 @@ T = TypeVar("T")
 log = logging.getLogger("batuta.idempotency")
 
 LOCK_SECONDS = 30.0
-"""For so long a request is in progress before another one with its key may take over; its holder renews it."""
+"""Seconds after which another request with the key may take over, unless the holder renews."""
 KEEP_SECONDS = 24 * 3600.0
-"""For so long an answer is kept."""
+"""How long an answer is kept, in seconds."""
 WAIT_SECONDS = 5.0
-"""For so long a duplicate waits for the first answer."""
+"""How long a duplicate waits for the first answer, in seconds."""
 LARGEST = 64 * 1024
 """Characters of an answer that are kept."""
 _LONGEST_SCOPE = 300
@@ -55,7 +55,7 @@ def _nothing(_answer: str) -> str:
 
 
 class Counts(Struct):
-    """What became of requests with a key, since the process began."""
+    """Outcomes of requests with a key, since the process began."""
 
     done: int = 0
     """Carried out."""
@@ -73,7 +73,7 @@ class KeptAnswer(Struct):
     """An answer that the store has, kept where it is found faster."""
 
     digest: str
-    """Of what was asked."""
+    """The digest of the request."""
     answer: str
 
 

@@ -176,7 +176,7 @@ class _Handled:
         self._task.add_done_callback(lambda _: self._over.set())
 
     async def answer(self) -> KeptResponse:
-        """What the application answered. Raises what it raised before."""
+        """The application's answer. Raises the error that came before it."""
         try:
             await self._over.wait()
         except asyncio.CancelledError:

@@ -61,7 +61,7 @@ class BreakerView(Struct, kw_only=True):
 
 
 class KeyView(Struct, kw_only=True):
-    """What counts for one key of a limit."""
+    """The state of one key of a limit."""
 
     key: str
     """`*`: the limit has no keys."""
@@ -87,10 +87,10 @@ class LimitView(Struct, kw_only=True):
     declared: str
     reason: str
     keys: list[KeyView]
-    """Those of late, at most 1,000 over all limits."""
+    """Keys used lately, at most 1,000 over all limits."""
 
     def text(self) -> str:
-        """What it allows, in words."""
+        """Its limits, in words."""
         said = [*self.rates, *([f"{self.concurrency} at once"] if self.concurrency else [])]
         return ", ".join(said + ([f"balance {self.capacity} + {self.refill}"] if self.capacity else []))
 
@@ -257,7 +257,7 @@ class Limits(_Operations):
         await self._wake(name)
 
     async def sync(self, name: str, balance: float, *, key: str | None = None) -> None:
-        """The partner told what is left in its bucket; it may be negative. Raises UnknownPartner, and InvalidInput for
+        """Set the balance that the partner reports; it may be negative. Raises UnknownPartner, and InvalidInput for
         a limit without a bucket."""
         said: object = balance
         if isinstance(said, bool) or not isinstance(said, int | float) or not isfinite(said):

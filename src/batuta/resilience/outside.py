@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class _Call:
-    """What asks."""
+    """A call outside of workflows, as gates see it."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._args, self._kwargs = args, kwargs

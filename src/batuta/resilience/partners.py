@@ -1,4 +1,4 @@
-"""What the gates of one worker or client share: the store's news about partners, and its time."""
+"""State that the gates of one worker or client share: the store's documents about partners, and its time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shared(Protocol):
     name: str
 
     def learn_doc(self, doc: str | None) -> None:
-        """What the store has; None: nothing."""
+        """Take the document in the store; None: there is none."""
         ...
 
     def tick(self) -> bool:

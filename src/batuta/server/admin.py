@@ -50,7 +50,7 @@ class DlqReprocessed(Struct, kw_only=True):
     failed_count: int
     """Dead letters that failed again, or could not be reprocessed."""
     pending_count: int
-    """Those whose run has not ended yet."""
+    """Runs that have not ended yet."""
 
 
 async def queue_metrics(call: Call) -> QueuesMetrics:

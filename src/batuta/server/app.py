@@ -63,7 +63,7 @@ class Server:
         should have the same as middleware."""
         self._client, self._connect = client, connect
         self.pages = [page for page in pages if isinstance(page, Page)]
-        """Those that the dashboard draws."""
+        """Pages that the dashboard draws."""
         own = [page for page in pages if isinstance(page, Route)]
         self.table = (*table, *own, *(route for page in self.pages for route in page.routes()))
         self.max_payload = max_payload
@@ -129,7 +129,7 @@ class Server:
             return self._others[namespace]
 
     async def redactor_for(self, client: Batuta) -> Redactor | None:
-        """What hides payloads of the client's namespace; None: nothing does."""
+        """The redactor of the client's namespace; None: nothing is hidden."""
         if self._redactor is not None:
             return self._redactor
         name, moment = client.namespace.name, self._clock.monotonic()

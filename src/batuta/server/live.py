@@ -52,7 +52,7 @@ class Feed:
     def __init__(self, client: Batuta) -> None:
         self._client = client
         self.digests: dict[str, str] = {}
-        """What each topic looks like now; of a run under `run:<run id>`."""
+        """The state of each topic now; of a run under `run:<run id>`."""
         self.runs: dict[str, Description | None] = {}
         """Watched runs; None: it is gone."""
         self.counts: dict[str, int] = {}
@@ -187,7 +187,7 @@ async def events(call: Call) -> StreamingResponse:
 
 
 class _Stream:
-    """What one browser is told."""
+    """The stream of one browser."""
 
     def __init__(self, call: Call, live: LiveFeeds, topics: list[str], runs: list[str]) -> None:
         self._call, self._live, self._topics, self._runs = call, live, topics, runs
@@ -272,7 +272,7 @@ def _token(digests: dict[str, str]) -> str:
 
 
 def _read_token(text: str) -> dict[str, str]:
-    """What an earlier stream was told; nothing when the text is no token of ours."""
+    """The state that an earlier stream had sent; nothing when the text is no token of ours."""
     if len(text) > 4_096:
         return {}
     return {name: digest for name, equals, digest in (part.partition("=") for part in text.split(",")) if equals}

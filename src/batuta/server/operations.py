@@ -79,11 +79,11 @@ Left = Callable[[], Awaitable[int]]
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """What an operation does, said so that any server process can do it, or the rest of it."""
+    """A bulk operation in a form that any server process can carry out or continue."""
 
     name: str
     body: type[Any]
-    """What was asked: kept as JSON."""
+    """The request, kept as JSON."""
     work: Callable[[Batuta, Any, Operation], Awaitable[None]]
     """Does all that matches, and notes in the operation what became of it."""
     left: Callable[[Batuta, Any], Left | None]

@@ -1,4 +1,4 @@
-"""What the first page shows, in one answer."""
+"""The first page, in one answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAMPLE = 1_000
 _BARS = 36
 _BUCKETS = 30
 _SHORTEST, _SHORTEST_CUT = timedelta(minutes=5), timedelta(seconds=30)
-"""That a chart shows."""
+"""The shortest times that a chart shows."""
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _OFTEN = 5
 _BAD = (RunState.FAILED, RunState.TIMED_OUT)
@@ -85,7 +85,7 @@ class Bucket(Struct, kw_only=True):
 
 class Chart(Struct, kw_only=True):
     seconds: float
-    """Of one bucket."""
+    """Seconds of one bucket."""
     buckets: list[Bucket]
 
 

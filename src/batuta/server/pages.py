@@ -30,12 +30,12 @@ class Table(Struct, kw_only=True):
 
 
 class Gauge(Struct, kw_only=True):
-    """A level, such as what is left of a balance."""
+    """A level, such as a balance."""
 
     name: str
     value: float
     most: float
-    """What a full one has. A value below 0 is an empty one."""
+    """The value of a full gauge. A value below 0 shows as empty."""
     tone: Literal["done", "retry", "fail", "pause"] = "done"
     """Its colour: well, soon a trouble, a trouble, not known."""
     label: str = ""
@@ -64,7 +64,7 @@ class ActionView(Struct, kw_only=True):
 
 
 class PageDocument(Struct, kw_only=True):
-    """What a page of an application shows."""
+    """The content of a page of an application."""
 
     title: str
     tables: list[Table]
@@ -73,7 +73,7 @@ class PageDocument(Struct, kw_only=True):
 
 
 class Done(Struct, kw_only=True):
-    """What an action did."""
+    """The result of an action."""
 
     message: str
 

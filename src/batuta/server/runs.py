@@ -64,7 +64,7 @@ class Started(Struct, kw_only=True):
 
 
 class Waits(Struct, kw_only=True):
-    """What a run waits for."""
+    """A call that a run waits for."""
 
     kind: str
     name: str
@@ -90,7 +90,7 @@ class RunView(Struct, kw_only=True):
     run: RunDocument
     timeline: Timeline
     takes: CodeSchema | None
-    """What its code takes: signals, updates, queries, input; null when no worker has published it."""
+    """JSON schemas of its input, signals, updates and queries; null when no worker has published them."""
     parent: Description | None
     """Null also when it is gone."""
     children: list[Description]

@@ -21,7 +21,7 @@ _WHEN = ("cron", "zone", "every", "offset", "once")
 
 
 class ScheduleBody(RunOptions, kw_only=True, forbid_unknown_fields=True):
-    """What starts `name` (`job:NAME` for a job) at each slot of `cron`, `every` or `once`. Times are seconds."""
+    """Starts `name` (`job:NAME` for a job) at each slot of `cron`, `every` or `once`. Times are seconds."""
 
     cron: str | None = None
     zone: str | None = None

@@ -1,4 +1,4 @@
-"""What tests of batuta, and of programs built on it, need: virtual time, doubles, crashes, seeds, recorded journals."""
+"""For tests of batuta and of programs built on it: virtual time, doubles, crashes, seeds, recorded journals."""
 
 from __future__ import annotations
 

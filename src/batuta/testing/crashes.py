@@ -42,9 +42,9 @@ class Sweep:
     unreached: list[Point] = field(default_factory=list)
     """Points that a life was to have and did not come to: then the workflow takes one way or another by chance."""
     executions: Counter[str] = field(default_factory=Counter)
-    """Of each activity, how often it was executed in a life without a crash."""
+    """For each activity, how often it was executed without a crash."""
     again: Counter[str] = field(default_factory=Counter)
-    """Of each activity, in how many lives it was executed once more because of the crash."""
+    """For each activity, how many of the crashes had it executed once more."""
 
     def __str__(self) -> str:
         lines = [f"{len(self.points)} crashes on {self.store}, the same end each time: {self.ending!r}"]

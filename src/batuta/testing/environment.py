@@ -100,7 +100,7 @@ class Environment:
         self._kind = store
         self._open = AsyncExitStack()
         self.url = ""
-        """Of its database, for connections of your own; empty in memory."""
+        """The URL of its database, for connections of your own; empty in memory."""
         self.store: Store
         """The store of the runs, for tests that need more than a client."""
         self.client: Batuta
@@ -189,7 +189,7 @@ class Environment:
         return what_runs_wait_for(self.store, by_code(self._workflows))
 
     async def happened(self) -> list[Happening]:
-        """What happened to the runs so far, in order."""
+        """Events of the runs so far, in order."""
         return await what_happened(self.store, {} if self.chance is None else self.chance.written)
 
     @property

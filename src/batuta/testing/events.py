@@ -1,4 +1,4 @@
-"""What happened in a test, in order: read from the journals of its runs."""
+"""The events of a test, in order: read from the journals of its runs."""
 
 from __future__ import annotations
 

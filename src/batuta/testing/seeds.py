@@ -27,7 +27,7 @@ _MANY = 1_000
 
 @dataclass
 class Interleavings:
-    """What came of the seeds."""
+    """The result of the seeds."""
 
     ending: Any
     """The result in the usual order, or the RunNotCompleted that was raised."""

@@ -82,7 +82,7 @@ def _sentence(store: Readable, run: Run, code: Mapping[str, Workflow[..., Any]])
 
 
 def _waits(store: Readable, run: Run, workflow: Workflow[..., Any]) -> str:
-    """What its code waits for, found by replay."""
+    """The calls that its code waits for, found by replay."""
     machine = Machine(workflow, RunIdentity(run.run_id, run.id, run.queue, store.namespace))
     try:
         Replay(machine, _at_once(store.journal(run.run_id))).run()

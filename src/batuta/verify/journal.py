@@ -21,7 +21,7 @@ class JournalCheck:
         self.name: str | None = None
         """The workflow that the first entry names."""
         self.end: CommandKind | EntryKind | None = None
-        """What closed the run."""
+        """The command or entry that closed the run."""
         self.waiting: dict[int, CommandKind] = {}
         """Activities and children that were called and have not answered, by seq."""
         self.routed: set[int] = set()

@@ -24,7 +24,7 @@ _RUNS = 100
 
 
 class Replayed(Struct, kw_only=True):
-    """What became of one journal."""
+    """The result for one journal."""
 
     id: str
     run_id: str

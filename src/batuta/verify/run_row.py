@@ -51,7 +51,7 @@ def check_epochs(run: Run, epochs: Sequence[int], tell: Tell) -> None:
 
 
 def check_liveness(run: Run, waits_for_activity: bool, unread: int, tell: Tell) -> None:
-    """I12: somebody or something will move the run on, or a person can see why not."""
+    """I12: a worker, a timer or a message will move the run on, or a person can see why not."""
     if run.state is RunState.RUNNING and run.owner is None:
         tell("I12", "the run is running, but has no owner")
     if run.state is not RunState.RUNNING and run.owner is not None:

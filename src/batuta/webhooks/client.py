@@ -34,20 +34,20 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
-    """What a stranger's server may cost. Times are seconds or timedeltas."""
+    """Limits for a stranger's server. Times are seconds or timedeltas."""
 
     total: float = 30.0
     """For everything: look-up, connection, redirects, the whole answer."""
     connect: float = 5.0
     read: float = 10.0
-    """Between two pieces of the answer."""
+    """The longest wait between two pieces of the answer."""
     response_bytes: int = 1024 * 1024
-    """Of the answer's body. A longer one is an error."""
+    """Bytes of the answer's body. A longer one is an error."""
     request_bytes: int = 1024 * 1024
     redirects: int = 0
     """How many are followed. Each target is checked like the first."""
     connections: int = 100
-    """At once, of one client."""
+    """Connections of one client at once."""
 
     def __post_init__(self) -> None:
         fields_in_seconds(self, "total", "connect", "read")
@@ -57,7 +57,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Struct, frozen=True):
-    """What came back."""
+    """An answer."""
 
     status: int
     headers: dict[str, str]

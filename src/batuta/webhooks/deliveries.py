@@ -57,7 +57,7 @@ _BAD_STATUSES = (408, 425, 429, *range(500, 600))
 
 
 def gate_name(endpoint: str) -> str:
-    """Of the endpoint's breaker, and of its limit."""
+    """The name of the endpoint's breaker, and of its limit."""
     return f"webhook:{endpoint}"
 
 
@@ -73,7 +73,7 @@ class Delivery(Struct, kw_only=True):
 
 
 class Delivered(Struct, kw_only=True):
-    """What the receiver answered."""
+    """The receiver's answer."""
 
     status: int
     bytes: int
@@ -147,7 +147,7 @@ def _outcome(error: BaseException | None) -> str:
 
 
 class Endpoints(Protocol):
-    """What a delivery needs of the endpoints."""
+    """The part of the endpoints that a delivery uses."""
 
     async def read(self, id: str) -> EndpointDoc:
         """Raises UnknownEndpoint."""

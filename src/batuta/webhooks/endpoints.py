@@ -104,7 +104,7 @@ class Endpoint(Struct, kw_only=True):
     """Without its query, which may hold secrets."""
     description: str
     types: list[str]
-    """Of the events that it is told of; empty: all."""
+    """Types of the events it gets; empty: all."""
     enabled: bool
     reason: str
     """Why it is disabled."""
@@ -131,7 +131,7 @@ def decode_endpoint(id: str, text: str) -> EndpointDoc:
 
 
 def fields_of(id: str, doc: EndpointDoc, now: int) -> dict[str, Any]:
-    """What people see of it."""
+    """The endpoint as people see it."""
     kept = [one for one in doc.secrets if one.until is None or one.until > now]
     return {
         "id": id,

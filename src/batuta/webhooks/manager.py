@@ -66,7 +66,7 @@ TEST = "webhook.test"
 
 
 class Client(Protocol):
-    """What webhooks need of a client."""
+    """The part of a client that webhooks use."""
 
     @property
     def dead_letters(self) -> Any: ...
@@ -302,7 +302,7 @@ class Webhooks:
     # -- for workers
 
     def deliverer(self, http: SafeHttpClient | None = None) -> Deliverer:
-        """What a worker delivers with. `http`: a client of your own, which you close. Raises MissingExtra."""
+        """The parts of a worker that deliver. `http`: a client of your own, which you close. Raises MissingExtra."""
         if http is None:
             self._own_http()  # without the extra it is said here, and not by dead letters
         return Deliverer(self, lambda: http or self._own_http(), self._clock)

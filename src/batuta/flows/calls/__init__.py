@@ -1,1 +1,1 @@
-"""What a client does with flows: `client.flows`."""
+"""Flows for clients: `client.flows`."""

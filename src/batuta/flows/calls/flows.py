@@ -39,7 +39,7 @@ class Flows(Catalog):
         return await self._history.of(entity, entity_id)
 
     def worker(self, flows: WorkerFlows | None = None, **own: Any) -> serving.FlowWorker:
-        """What `client.worker(flows=...)` makes."""
+        """Made by `client.worker(flows=...)`."""
         made = WorkerFlows(workflows_of=self.published) if flows is None else flows
         return serving.FlowWorker(self._client, self._backend, made, own)
 

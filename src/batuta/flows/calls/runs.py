@@ -305,7 +305,7 @@ class FlowRuns:
         return (await self.get(run_id)).run
 
     async def approvals(self, *, cursor: str | None = None, limit: int = 50) -> tuple[Sequence[Approval], str | None]:
-        """What waits for a person, and the cursor of the next page."""
+        """Waiting approvals, and the cursor of the next page."""
         check_limit(limit)
         page = await self._client.list(workflow=FLOW, kind="workflow", waiting_for=APPROVAL, cursor=cursor, limit=limit)
         views = await self._views([self._client.get_run(run.run_id) for run in page.runs])

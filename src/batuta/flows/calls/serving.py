@@ -31,7 +31,7 @@ _LATE: Final = 60 * SECOND
 _PAGE: Final = 1_000
 _LISTS: Final = ("workflows", "activities", "jobs", "queues", "subscriptions")
 _ONCE: Final = (*_LISTS, "schedules", "retention", "webhooks")
-"""What only the first worker has."""
+"""Parts of the first worker alone."""
 
 
 class Client(Protocol):
@@ -44,7 +44,7 @@ class Client(Protocol):
 
 
 class Needs(Struct):
-    """What a worker must have for some flows, beside the interpreter."""
+    """Queues and subscriptions that some flows need, beside the interpreter."""
 
     queues: set[str] = set()
     topics: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""What starts flows beside events that come in: schedules and topics of the bus."""
+"""Other starters of flows than events that come in: schedules and topics of the bus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an event starts: a run of each active flow of its type whose filter lets it in."""
+"""The runs that an event starts: one of each active flow of its type whose filter lets it in."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Trigger(Struct, eq=False):
         return self.filter is None or self.filter(_scope(event))
 
     def asks(self, event: Event, *, by_hand: bool = False) -> Asked:
-        """What to start. `by_hand`: at once, whatever its trigger says of several."""
+        """The run to start. `by_hand`: at once, whatever its trigger says of several."""
         row = self.row
         start = FlowStart(
             workflow_id=str(row.workflow_id),

@@ -35,7 +35,7 @@ class NewMessage(Struct, kw_only=True):
 
 
 class StoredMessage(NewMessage, kw_only=True):
-    """What a store keeps."""
+    """Messages and subscriptions in a store."""
 
     number: int
     """Rises in order of publication."""
@@ -77,7 +77,7 @@ class Begun(Struct, kw_only=True):
 
 
 class BusTurn(Struct):
-    """What a turn of the bus has found."""
+    """The work for one turn of the bus."""
 
     deliveries: list[Delivery]
     """They are to become runs."""
@@ -103,9 +103,9 @@ class TopicStatus(Struct, kw_only=True):
 
     name: str
     messages: int
-    """Those that are still kept."""
+    """Messages that are kept."""
     unsent: int
-    """Those that wait for a broker."""
+    """Messages that wait for a broker."""
     last_at: int | None
 
 
@@ -147,7 +147,7 @@ class BusStore(Protocol):
         ...
 
     async def unsent_messages(self, via: str, limit: int) -> list[StoredMessage]:
-        """Those that wait for that broker, by number."""
+        """Messages that wait for that broker, by number."""
         ...
 
     async def sent_messages(self, numbers: Sequence[int]) -> None:
@@ -157,7 +157,7 @@ class BusStore(Protocol):
     async def bus_status(self) -> BusStatus: ...
 
     async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
-        """Those of a topic, or of all, with numbers < before, newest first."""
+        """Messages of a topic, or of all, with numbers < before, newest first."""
         ...
 
     async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:

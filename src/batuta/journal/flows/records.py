@@ -43,7 +43,7 @@ class FlowRow(Struct, kw_only=True):
 
 
 class FlowSchedule(Struct):
-    """What becomes of the schedule of that id when a flow is written."""
+    """The change of a schedule that is written with a flow."""
 
     id: str
     row: ScheduleRow | None = None
@@ -107,7 +107,7 @@ class NewEvent(Struct, kw_only=True):
 
 
 class Accepted(Struct):
-    """What became of an event."""
+    """The outcome of an event."""
 
     event: EventRow
     """The first of its source and external id."""

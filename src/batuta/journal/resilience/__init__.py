@@ -1,1 +1,1 @@
-"""What stores keep for the room `resilience`. Values, no I/O."""
+"""Records for `resilience`. No I/O."""

@@ -1,4 +1,4 @@
-"""What all workers share about partners: breakers and limits, as documents that a store changes under a lock."""
+"""State that all workers share about partners: breakers and limits, as documents that a store changes under a lock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Partner(Struct, kw_only=True):
 
 
 class PartnerChange(Struct, Generic[T]):
-    """What becomes of a document."""
+    """The outcome of a rule."""
 
     answer: T
     doc: str | None = None
@@ -52,12 +52,12 @@ class PartnerChange(Struct, Generic[T]):
 
 
 class PartnerDocs(Struct):
-    """What a rule decides over."""
+    """The input of a rule."""
 
     own: str | None
     """The document of the breaker or limit itself; None: there is none."""
     doc: str | None
-    """That of the key."""
+    """The document of the key."""
     now: int
     """The store's time, microseconds."""
 
@@ -100,7 +100,7 @@ async def all_partners(store: PartnerStore, *, keys: bool = False) -> list[Partn
 
 
 class _State(Struct):
-    """What every document of a breaker has."""
+    """The fields of every document of a breaker."""
 
     state: str
 

@@ -11,7 +11,7 @@ SUB_WINDOWS = 60
 """Parts of a rate's period that are counted together: more parts use more of the rate."""
 
 Begun = Sequence[tuple[int, int]]
-"""What began, counted by the end of its sub-window, in order."""
+"""Counts of begun runs by the end of their sub-window, in order."""
 _MINUTE = 60 * SECOND
 
 

@@ -1,1 +1,1 @@
-"""What the server keeps in a store: its keys, requests with an idempotency key, and documents."""
+"""Records of the server: API keys, requests with an idempotency key, documents."""

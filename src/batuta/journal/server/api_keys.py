@@ -82,7 +82,7 @@ class KeyStore(Protocol):
         ...
 
     async def api_keys(self) -> list[StoredKey]:
-        """Those of this namespace, by id."""
+        """API keys of this namespace, by id."""
         ...
 
     async def find_api_key(self, id: str) -> StoredKey | None:

@@ -28,7 +28,7 @@ ENDED_SESSIONS = "ended_sessions"
 
 
 class Document(Struct, kw_only=True):
-    """What a store keeps."""
+    """Documents in a store."""
 
     key: str
     body: Payload
@@ -56,7 +56,7 @@ class DocumentStore(Protocol):
         ...
 
     async def documents(self, kind: str, limit: int = 1_000) -> list[Document]:
-        """Those whose time is not over, newest first, then by key."""
+        """Documents whose time is not over, newest first, then by key."""
         ...
 
     async def known_namespaces(self, after: str = "", limit: int = 1_000) -> list[str]:

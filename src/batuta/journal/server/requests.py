@@ -13,11 +13,11 @@ PRUNE_EVERY = 64
 
 
 class KeptRequest(Struct, kw_only=True):
-    """What a store keeps of a request."""
+    """The record of a request."""
 
     key: str
     digest: str
-    """Of what was asked: the same key with another digest is another request."""
+    """The digest of the request: the same key with another digest is another request."""
     owner: str
     """Who carries it out: only they write its answer."""
     locked_until: int

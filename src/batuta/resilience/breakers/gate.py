@@ -94,7 +94,7 @@ def _classes(name: str, given: object) -> tuple[type[BaseException], ...]:
 
 
 class _BoundBreaker:
-    """What one declaration does at the breaker of its name."""
+    """One declaration of a breaker, at the breaker of its name."""
 
     frees_early = True
 
@@ -209,7 +209,7 @@ class BreakerKeeper:
 
     @property
     def _watchers(self) -> str:
-        """What calls wait for that take no probes."""
+        """The topic of watching calls, which take no probes."""
         return f"{self.name} watched"
 
     def ended(self, ticket: int | str, well: bool | None) -> None:
@@ -356,7 +356,7 @@ class BreakerKeeper:
             self._declare()  # it was forgotten
 
     def learn(self, state: BreakerState) -> None:
-        """What the store has, or had before."""
+        """Take a state of the store; an older one than ours changes nothing."""
         if self.known is None or state.turn >= self.known.turn:
             self._take(state)
 

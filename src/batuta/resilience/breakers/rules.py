@@ -1,4 +1,4 @@
-"""What a circuit breaker does: decisions over its document and the store's time. No I/O."""
+"""Rules of a circuit breaker: decisions over its document and the store's time. No I/O."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class BreakerState(Struct, kw_only=True):
     counts: list[tuple[int, int, int]] = field(default_factory=list)
     """By the end of each part of the window: calls that went well, and that failed."""
     probes: dict[str, int] = field(default_factory=dict)
-    """Those under way, with when each is given back."""
+    """Probes under way, with when each is given back."""
     passed: int = 0
     """Probes that went well since it is half-open."""
     turn: int = 0
@@ -131,7 +131,7 @@ class BreakerState(Struct, kw_only=True):
         self.counts.append((end, good, bad))
 
     def take_probes(self, ids: Sequence[str], now: int) -> list[str]:
-        """Those of these that may go: with others that are under way never more than the quota."""
+        """The probes that may go: with those under way never more than the quota."""
         if self.forced or self.state == CLOSED or self.opens_in(now):
             return []
         if self.state == OPEN:

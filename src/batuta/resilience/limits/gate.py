@@ -93,7 +93,7 @@ def check_weight(weight: object) -> int:
 
 
 class _BoundLimit:
-    """What one declaration does at the limit of its name."""
+    """One declaration of a limit, at the limit of its name."""
 
     frees_early = False
 
@@ -126,7 +126,7 @@ class _Permits(Struct, eq=False):
     lease: int = 0
     """How often the store was asked."""
     turn: int = -1
-    """That of the limit under which the store granted last."""
+    """The turn of the limit under which the store granted last."""
     ends: dict[str, int] = {}
     """Where the store counts what it granted last."""
     blocked_until: float = 0.0
@@ -134,7 +134,7 @@ class _Permits(Struct, eq=False):
     held_until: float = 0.0
     """The partner has told this process that it wants no call before."""
     telling: int = 0
-    """Such pauses that the store does not know yet."""
+    """Pauses that the store does not know yet."""
     owed: int = 0
     """The weight of a call that waits, and is not to be passed by lighter ones."""
     owed_until: float = 0.0
@@ -346,7 +346,7 @@ class LimitKeeper:
             self._host.call_later(wait, lambda: self._again(pool, max(1, weight)))
 
     def _distrust(self, pool: _Permits, grant: Grant) -> None:
-        """What was granted under a limit that has changed meanwhile is not used."""
+        """Permits granted under a limit that has changed since are not used."""
         if grant.settings is None:
             self._partners.look_soon()
         pool.turn = grant.turn
@@ -426,7 +426,7 @@ class LimitKeeper:
                     self._again(pool, 1)
 
     def _learn(self, doc: LimitDoc) -> None:
-        """What the store has. Permits that were leased before a change are not used any more."""
+        """The limit as the store has it. Permits that were leased before a change are not used any more."""
         self._known = True
         if doc.turn == self._turn and self._settings == doc.settings:
             return

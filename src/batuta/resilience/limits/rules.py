@@ -1,4 +1,4 @@
-"""What a limit towards a partner allows: decisions over its documents and the store's time. No I/O."""
+"""Rules of a limit towards a partner: decisions over its documents and the store's time. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ call is in."""
 LEASE = 15 * SECOND
 """Concurrency that a process does not renew for so long is given back."""
 CLAIM = 30 * SECOND
-"""For so long units are kept for a heavy call that does not ask again."""
+"""How long units are kept for a heavy call that does not ask again, in microseconds."""
 WAITS = 3 * SECOND
 """For so long a process that got too little concurrency counts as waiting: it asks again within a second."""
 _MOST = 1_000_000_000
@@ -34,7 +34,7 @@ class Bucket(Struct, frozen=True):
 
 
 class LimitSettings(Struct, frozen=True, kw_only=True):
-    """What is allowed for each key."""
+    """The limits for each key."""
 
     rates: list[Rate] = []
     concurrency: int | None = None
@@ -110,7 +110,7 @@ class LimitDoc(Struct, kw_only=True):
 
 
 class Grant(Struct):
-    """What a process may do."""
+    """The grant to a process."""
 
     now: int
     units: int = 0
@@ -134,13 +134,13 @@ class Grant(Struct):
 
 
 class Wish(Struct, frozen=True):
-    """What a process asks for."""
+    """The request of a process."""
 
     holder: str
     units: int
     """At most so many; 0: it renews what it has, and gives the rest back."""
     using: int = 0
-    """Of its concurrency."""
+    """Units of its concurrency."""
     least: int = 1
     """Fewer are of no use to it."""
     claims: bool = False
@@ -150,11 +150,11 @@ class Wish(Struct, frozen=True):
     ends: dict[str, int] = {}
     """Where those are counted."""
     turn: int = 0
-    """That of the limit when it leased them."""
+    """The turn of the limit when it leased them."""
 
 
 class LimitCounts(Struct, kw_only=True):
-    """What counts for one key."""
+    """The state of one key."""
 
     begun: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """By the rate's period."""
@@ -172,7 +172,7 @@ class LimitCounts(Struct, kw_only=True):
         return json.encode(self).decode()
 
     def counted(self, rate: Rate, now: int) -> list[tuple[int, int]]:
-        """What counts for a rate. One of a period that is new begins with what the longest period knows."""
+        """The counts of a rate. A new period begins with the counts of the longest one."""
         found = self.begun.get(str(rate.period))
         if found is not None or not self.begun:
             return found or []

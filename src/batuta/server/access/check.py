@@ -20,7 +20,7 @@ _SAFE = frozenset({"GET", "HEAD"})
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 Decide = Callable[[Request], Awaitable[Principal | None]]
-"""An application's own decision about who asks; None: it does not know the caller."""
+"""An application's own decision about a caller; None: it does not know the caller."""
 
 
 class Admission(Struct, frozen=True):
@@ -30,11 +30,11 @@ class Admission(Struct, frozen=True):
     ambient: bool
     """The browser sends it by itself: requests that change something need the CSRF token, too."""
     session: str = ""
-    """What the CSRF token is bound to."""
+    """The session that the CSRF token is bound to."""
 
 
 class Recognise(Protocol):
-    """A way to recognise who asks: by key, by session, by the application. OpenID Connect would be one more."""
+    """A way to recognise the caller: by key, by session, by the application. OpenID Connect would be one more."""
 
     async def recognise(self, request: Request) -> Admission | None:
         """None: this way knows nothing about the request. Raises Refused for a credential that is wrong."""

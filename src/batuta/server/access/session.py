@@ -27,7 +27,7 @@ class PageEntry(Struct, kw_only=True):
 
 
 class SessionDocument(Struct, kw_only=True):
-    """Who asks, and what a page needs to go on."""
+    """The caller, and the token that a page needs for changes."""
 
     authenticated: bool
     sign_in: str
@@ -60,7 +60,7 @@ async def session_document(call: Call, found: Admission | None) -> SessionDocume
 
 
 def _pages(call: Call, found: Admission | None) -> list[PageEntry]:
-    """Those that the caller may see."""
+    """Namespaces that the caller may see."""
     scope = Scope.PUBLIC if found is None else found.principal.scope
     return [PageEntry(title=page.title, path=page.path) for page in call.server.pages if page.scope <= scope]
 

@@ -22,7 +22,7 @@ from batuta.server.http.routing import SCOPES
 COOKIE = "batuta_session"
 SESSION_SECONDS = 12 * 3600
 KNOWN_SECONDS = 0.5
-"""For so long a key that was found good, or wrong, is taken as that: a revoked one is refused within a second."""
+"""How long the result of a key check is used: a revoked key is refused within a second."""
 _KEPT = 1_000
 MOST_WRONG = 10
 """Wrong keys from one address in a minute; ten times as many from all together."""
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Known(OrderedDict[str, tuple[float, T]]):
-    """What was found a moment ago. Bounded. While the store is away, where nothing can be revoked either, it stays."""
+    """Recent results of key checks. Bounded. While the store is away, where nothing can be revoked either, it stays."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Credentials:
         return await self._any.find("", self._keys.any)
 
     def keys_changed(self) -> None:
-        """What is known of keys is looked up again: this server made, rotated or revoked one."""
+        """Forget results of key checks: this server made, rotated or revoked one."""
         for known in (self._any, self._by_digest, self._by_id):
             known.clear()
 

@@ -1,4 +1,4 @@
-"""What the pages of the dashboard show of flows, each with one call."""
+"""Routes of the dashboard's pages about flows, one call for each page."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class ApprovalPage(Struct):
 
 
 class DecisionBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a person says about an approval; the server adds who it was. `step_run_id`: which one, where several wait
+    """A person's decision about an approval; the server adds the person. `step_run_id`: which one, where several wait
     at the same step, one for each item of a list; left out: the first of them."""
 
     step: str

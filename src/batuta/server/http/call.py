@@ -74,7 +74,7 @@ class Call(Struct, kw_only=True):
     client: Batuta
     principal: Principal
     values: list[str]
-    """Of the path's parameters."""
+    """The path's parameters."""
     query: Any
     body: Any
     trace_id: str
@@ -97,7 +97,7 @@ class Call(Struct, kw_only=True):
         return acting_as(self.principal.actor, reason)
 
     def located(self, *parts: str) -> dict[str, str]:
-        """The header that names what was made."""
+        """The header that names the new resource."""
         return {"Location": "/".join([f"{self.root}/api/v1", *(quote(part, safe="") for part in parts)])}
 
 

@@ -1,4 +1,4 @@
-"""What came in, read strictly: query parameters and JSON bodies with limits."""
+"""Reads input strictly: query parameters and JSON bodies with limits."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class Endpoint:
         return b"".join(parts)
 
     async def _redactor(self, call: Call, apart: dict[str, str]) -> Redactor | None:
-        """What hides personal data and secrets in the answer; None when everything may be seen."""
+        """The redactor of the answer; None when the caller may see everything."""
         reveal = _flag("reveal", apart.get("reveal"))
         redactor: Redactor | None = await self._server.redactor_for(call.client)
         if redactor is None or not reveal:

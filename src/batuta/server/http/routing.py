@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class Scope(IntEnum):
-    """What a credential may do. Each scope may do what those before it may."""
+    """The rights of a credential. Each scope includes those before it."""
 
     PUBLIC = 0
     """Without any credential."""
@@ -28,7 +28,7 @@ SCOPES = {scope.word: scope for scope in (Scope.VIEWER, Scope.OPERATOR, Scope.AD
 
 
 class Repeat(Enum):
-    """What an idempotency key does for a POST."""
+    """The effect of an idempotency key on a POST."""
 
     KEPT = "kept"
     """The answer is kept, and given again."""
@@ -73,7 +73,7 @@ class Route(Struct, frozen=True, kw_only=True):
 
     @property
     def noun(self) -> str:
-        """What it is about: the first segment after the version."""
+        """Its subject: the first segment after the version."""
         parts = [part for part in self.path.split("/") if part]
         if parts[0] == "api" and len(parts) > 1 and parts[1] != "v1":
             return "flows"
@@ -107,12 +107,12 @@ class _Node(Struct):
 
 
 class Found(Struct):
-    """What a path leads to."""
+    """The route of a path."""
 
     routes: dict[str, Route]
     """By method; empty when there is no such path."""
     values: list[str]
-    """Of the path's parameters, in order."""
+    """The path's parameters, in order."""
 
 
 class Router:

@@ -1,7 +1,7 @@
 """Reads that several callers want at once are done once.
 
-An event tells every open page that something changed, and all of them ask for the same list. Whoever asks while it is
-read waits for the next read, which begins after that: no answer is older than its question.
+An event tells every open page that something changed, and all of them ask for the same list. A caller that asks during
+a read waits for the next read, which begins after that: no answer is older than its question.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SharedReads:
         self._next: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def read(self, key: Hashable, work: Callable[[], Awaitable[Any]]) -> Any:
-        """What the work gives, or raises: ours, or that of another caller who asked for the same."""
+        """The result or error of the work: ours, or that of another caller of the same read."""
         task = self._next.get(key)
         if task is None:
             task = self._next[key] = asyncio.create_task(self._work(key, work, self._reading.get(key)))

@@ -30,7 +30,7 @@ class ForceBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class PartnerLimitBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What holds instead of what code declares. A rate is a text such as `100/min`."""
+    """A limit in place of the declared one. A rate is a text such as `100/min`."""
 
     rates: list[str] = []
     concurrency: int | None = None

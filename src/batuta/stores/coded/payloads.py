@@ -51,7 +51,7 @@ class Payloads:
         """Nothing is believed that did not go through all codecs which every payload goes through."""
         self._reads_old = all(codec.old for codec in codecs if codec.always)
         self.mark = "+".join(codec.mark for codec in codecs)
-        """What can be read here: part of the fingerprints of this store's workers."""
+        """Names the payloads that can be read here: part of the fingerprints of this store's workers."""
 
     def bound(self, scope: object, *place: object, namespace: str | None = None) -> Bound:
         """A payload's place: the run (or schedule) that it belongs to, and what tells it from others there.

@@ -70,7 +70,7 @@ class Reader(NamedTuple):
     id: str
     chain_id: RunId
     run_id: RunId | None = None
-    """None: for the chain, whichever run of it."""
+    """None: for any run of the chain."""
     name: str = ""
     """The name of the run's workflow or job."""
 
@@ -127,7 +127,7 @@ class RecordCodec:
         return self._message(chain_id, message)
 
     def message_to_id(self, id: str, message: Message) -> Message:
-        """A message to whichever chain has the id when it is delivered."""
+        """A message to the chain that has the id at delivery."""
         return self._message(_to_id(id), message)
 
     def _message(self, to: RunId | str, message: Message) -> Message:
@@ -171,7 +171,7 @@ class RecordCodec:
         return self._encode(doc, _endpoint_place(id))
 
     def api_key(self, key: StoredKey) -> StoredKey:
-        """A key of the server: whoever has no key of payloads makes none."""
+        """An API key of the server: only holders of a payload key can make one."""
         return _each(self._code_key(self.payloads.encode, key), _only(_key_place(key)), key)
 
     def plain_key(self, key: StoredKey) -> StoredKey:
@@ -370,7 +370,7 @@ class RecordCodec:
 
 
 def payloads_of(record: Struct) -> dict[str, str]:
-    """Those that are there, by their fields."""
+    """The payloads that are set, by their fields."""
     fields = payload_fields(type(record))
     return {name: text for name in fields if (text := getattr(record, name)) is not None}
 
@@ -502,7 +502,7 @@ def _refuse_more_than_a_reason(entry: Entry) -> None:
 
 
 def never_plain(text: str) -> str:
-    """A text that nobody takes for a readable one."""
+    """A text that cannot pass as a readable one."""
     return text if is_coded(text) else join([], text.encode())
 
 

@@ -1,4 +1,4 @@
-"""What never changes about a run, remembered so that it need not be read."""
+"""Facts of runs that never change, remembered so that they need not be read."""
 
 from __future__ import annotations
 

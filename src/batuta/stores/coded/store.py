@@ -86,7 +86,7 @@ PASSED = frozenset(
     "flow_runs open_runs counted_runs prune_events "
     "put_subscription drop_subscription sent_messages bus_status prune_messages".split()
 )
-"""What carries no payload: it is the other store's own."""
+"""Verbs without payloads, which go straight to the inner store."""
 _TRIES = 10
 """Of an event whose debounced starts others change at the same time."""
 _SLICE = 500

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Allowance:
-    """What one queue may still give at this moment.
+    """The runs that one queue may still give at this moment.
 
     `owned` counts its owned runs by flow key ("" for those without). `begun` gives what began under a key; "" is the
     queue's own count.
@@ -174,7 +174,7 @@ class Line(Generic[T]):
     ) -> None:
         self.allowance = allowance
         self.held = False
-        """Something due had to be left because of a limit."""
+        """A due run was left because of a limit."""
         self.again_at: int | None = None
         """When time allows the next of that."""
         self._suspects = suspects

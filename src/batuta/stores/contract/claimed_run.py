@@ -9,8 +9,8 @@ from batuta.journal.records import Run
 
 
 class Rare(Struct, array_like=True):
-    """What few runs have. A claim brings it as one text, a JSON array, which the others lack: each column that a driver
-    reads costs more than it costs the database to look at it."""
+    """Fields that few runs have. A claim brings them as one text, a JSON array, which the others lack: reading a column
+    costs the driver more than looking at it costs the database."""
 
     deaths: int
     deadline: int | None

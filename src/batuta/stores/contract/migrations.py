@@ -1,4 +1,4 @@
-"""What both SQL stores do about schemas: numbered files of tables, versions, and databases older than the baseline.
+"""Schemas of both SQL stores: numbered files of tables, versions, and databases older than the baseline.
 
 A new database gets the baseline and every numbered file after it. A database remembers the names and checksums of its
 files, its schema version, and the oldest version of code that works with it.

@@ -219,7 +219,7 @@ def cancel_message(run_id: RunId, reason: str) -> Message:
 
 
 def terminated_entry(head: int, last: tuple[int, int] | None, now: int, reason: str) -> Entry:
-    """The last entry of a run that somebody ends. `last` is time and crc of the entry at `head`."""
+    """The last entry of a run that is ended from outside. `last` is time and crc of the entry at `head`."""
     at, crc = last or (0, 0)
     return encode_entry(head + 1, EntryKind.TERMINATED, max(now, at), Body(reason=reason), crc)
 
@@ -458,7 +458,7 @@ def fork_said(fork: Fork) -> str:
 
 
 def why_moved(fork: Fork, source: Run, current: bool) -> str:
-    """What keeps the source from being forked now; empty when nothing does."""
+    """The reason why the source cannot be forked now; empty when it can."""
     if source.head < fork.head or (source.head > fork.head and not fork.id):
         return "has moved on"
     if fork.close is not None:
@@ -513,7 +513,7 @@ def id_taken(child: NewRun, state: RunState, kind: str, name: str) -> Refusal:
 
 
 def counts_as_waiting(message: Message) -> bool:
-    """Whether somebody outside may fill an inbox with such messages."""
+    """Whether senders outside may fill an inbox with such messages."""
     return message.kind in (MessageKind.SIGNAL, MessageKind.UPDATE) or is_heartbeat(message.message_id)
 
 

@@ -1,4 +1,4 @@
-"""What operators do to many runs at once, in memory."""
+"""Operations on many runs, in memory."""
 
 from __future__ import annotations
 

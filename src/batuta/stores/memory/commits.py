@@ -46,7 +46,7 @@ class Commit:
         return answers
 
     def foreseen(self, change: Change) -> list[Refusal]:
-        """What will be refused of the children and sends of a change. Nothing is written, for nothing can be undone."""
+        """The children and sends of a change that will be refused. Nothing is written, for nothing can be undone."""
         if change.effects is None:
             return []
         refusals: list[Refusal] = []

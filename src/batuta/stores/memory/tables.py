@@ -170,7 +170,7 @@ class NamespaceTables(Struct):
 
     rows: dict[RunId, Row] = field(default_factory=dict)
     open: dict[RunId, Row] = field(default_factory=dict)
-    """Those of `rows` that are not closed: what claims and heartbeats look through."""
+    """The rows that are not closed: claims and heartbeats look through these."""
     children: dict[RunId, dict[RunId, Row]] = field(default_factory=dict)
     """Open children, by parent."""
     offspring: dict[RunId, set[RunId]] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class NamespaceTables(Struct):
     rotations: dict[tuple[str, int], Rotation] = field(default_factory=dict)
     """The rotations, by queue and priority."""
     debounced: dict[str, Row] = field(default_factory=dict)
-    """What later starts of the same key replace."""
+    """Starts that later starts of the same key replace."""
     schedules: dict[str, ScheduleRow] = field(default_factory=dict)
     letters: dict[RunId, DeadLetter] = field(default_factory=dict)
     audit: list[Recorded] = field(default_factory=list)

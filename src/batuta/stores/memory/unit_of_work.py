@@ -136,7 +136,7 @@ class UnitOfWork:
         return [message.message_id for message in unread if message.kind is MessageKind.PAUSE]
 
     def _leave_slot(self, run: Run) -> None:
-        """What others may claim instead of it is due now."""
+        """Its slot is free: runs that wait for one are due now."""
         queue = self.tables.queues.get(run.queue)
         if queue is not None and queue.limits.any and run.owner is not None:
             self.hint.due = True

@@ -90,7 +90,7 @@ class Transactions(Commits):
         return f"SELECT {self.address.qualify('batuta.must_be_whole')}()"
 
     def statement_for(self, worker_id: str, change: Change) -> tuple[str, tuple[Any, ...], bool]:
-        """What writes the change; and whether it reaches beyond its run."""
+        """The statement that writes the change; and whether it reaches beyond its run."""
         if batch_columns.reaches_out(change):
             statement, columns = cross_run_effects.statement_of([change])
             return self._sql[statement], (self.namespace, worker_id, rules.PARENT_CLOSED, *columns), True

@@ -1,4 +1,4 @@
-"""What operators do to many runs at once, in PostgreSQL."""
+"""Operations on many runs, in PostgreSQL."""
 
 from __future__ import annotations
 

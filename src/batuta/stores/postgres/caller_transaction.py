@@ -138,7 +138,7 @@ def _sqlstate(error: Exception) -> str | None:
 
 
 class _Answer(Struct):
-    """What batuta.enqueue says."""
+    """The answer of batuta.enqueue."""
 
     made: list[tuple[UUID, int, int | None, int | None]]
     others: list[_Other]

@@ -237,7 +237,7 @@ class Commits(Base):
     async def _judge(
         self, worker_id: str, changes: Sequence[Change], lost: list[int], session: Session | None = None
     ) -> dict[int, Verdict]:
-        """Of changes whose fence failed: those that were not written by us before."""
+        """The changes whose fence failed and that we had not written before."""
         asked = [changes[index].run_id for index in lost]
         starts = (changes[index].start for index in lost)
         known = [
@@ -276,14 +276,14 @@ def lost_of(changes: Sequence[Change], winners: int, won: Sequence[RunId] | None
 
 
 def closing_values(run: Record, head: int, entry: Entry, state: RunState, reason: str) -> tuple[Any, ...]:
-    """What close_runs takes for a run, of which `run` tells id and parent."""
+    """The arguments of close_runs for a run, of which `run` tells id and parent."""
     seq = run["parent_seq"]
     outcome = "" if run["parent_run_id"] is None else ended_outcome(seq, run["id"], state, reason)
     return run["run_id"], head, entry.kind, entry.at, entry.crc, entry.body, outcome
 
 
 def closed_hint(row: Record) -> Hint:
-    """What to tell after close_runs."""
+    """The hint to send after close_runs."""
     return Hint(
         due=row["due"],
         messages=run_ids(row["disowned"]) + run_ids(row["told"]),

@@ -136,5 +136,5 @@ def _refusals(row: Record) -> dict[RunId, list[Refusal]]:
 
 
 def hint_of(row: Record) -> Hint:
-    """What to tell after commit_beyond, but for runs that closed."""
+    """The hint to send after commit_beyond, but for runs that closed."""
     return Hint(due=bool(row["due"]), messages=run_ids(row["told"]), answered=run_ids(row["answered"]))

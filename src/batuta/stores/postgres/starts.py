@@ -88,7 +88,7 @@ class Starts(Base):
             return await self._start_apart(runs)
 
     async def _start_apart(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
-        """Start those that need no locked row.
+        """Start runs that need no locked row.
 
         A start whose id, or the run that has it, is in another open transaction is reported as locked, and does not
         delay the others.

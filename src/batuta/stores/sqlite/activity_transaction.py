@@ -22,7 +22,7 @@ LONGEST_SECONDS = 2.0
 
 
 class Announcer(Protocol):
-    """What a transaction needs of its store."""
+    """The part of the store that a transaction uses."""
 
     namespace: str
 

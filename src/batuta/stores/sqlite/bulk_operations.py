@@ -1,4 +1,4 @@
-"""What operators do to many runs at once, in SQLite."""
+"""Operations on many runs, in SQLite."""
 
 from __future__ import annotations
 

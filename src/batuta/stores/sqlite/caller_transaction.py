@@ -30,7 +30,7 @@ _LONGEST_PAUSE_SECONDS = 0.01
 
 
 class Host(Protocol):
-    """What a transaction of a caller's needs of the store."""
+    """The part of the store that a caller's transaction uses."""
 
     namespace: str
 

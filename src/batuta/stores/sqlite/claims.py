@@ -119,7 +119,7 @@ def choose(
     claim_cursors: ClaimCursors,
     now: int,
 ) -> Owned:
-    """What `own` is to own, in the same transaction: up to `limit` due runs."""
+    """Up to `limit` due runs, for `own` in the same transaction."""
     if not is_live(cursor, namespace, worker.worker_id, now):
         return Owned()
     owned = Owned(worker.worker_id, now)

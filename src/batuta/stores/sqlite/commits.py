@@ -132,7 +132,7 @@ class CommitBatch:
         self._queues: dict[str, bool] = {}
         """Of the starts, and whether one of them has a flow key."""
         self._steps: defaultdict[Row, list[Any]] = defaultdict(list)
-        """What most changes are: one entry, and no move."""
+        """The changes with one entry and no move, as most are."""
         self._entries: defaultdict[Row, list[Any]] = defaultdict(list)
         self._advances: defaultdict[Row, list[Any]] = defaultdict(list)
         self._closes: defaultdict[str, defaultdict[Row, list[Any]]] = defaultdict(lambda: defaultdict(list))

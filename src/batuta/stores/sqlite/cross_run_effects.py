@@ -1,4 +1,4 @@
-"""What changes do beyond their own runs, in the same transaction."""
+"""Effects of changes beyond their own runs, in the same transaction."""
 
 from __future__ import annotations
 

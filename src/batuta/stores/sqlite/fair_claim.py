@@ -31,7 +31,7 @@ Chosen = tuple[list[Due], bool, int | None]
 
 
 class FairClaim:
-    """What one claim finds in the worker's queues."""
+    """The state of the worker's queues for one claim."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Hints from other processes: SQLite tells a connection cheaply whether somebody else has committed."""
+"""Hints from other processes: SQLite tells a connection cheaply whether another has committed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_NEWS = 1_000
 
 
 class Watcher:
-    """Looks at the file's version while somebody listens: often after news, less often without."""
+    """Looks at the file's version while there are listeners: often after news, less often without."""
 
     def __init__(self, writer: Writer, listeners: Listeners, namespace: str) -> None:
         self._writer = writer

@@ -67,7 +67,7 @@ def pause(cursor: sqlite3.Cursor, namespace: str, name: str, paused: bool, reaso
 
 
 def allowance_of(executor: Executor, namespace: str, queue: Queue, now: int) -> claim_limits.Allowance | None:
-    """What the queue may give now; None without a limit."""
+    """The runs that the queue may give now; None without a limit."""
     limits = queue.limits
     if not limits.any:
         return None

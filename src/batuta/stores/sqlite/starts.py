@@ -1,4 +1,4 @@
-"""What comes in from outside, each verb one transaction: starts, messages, closes."""
+"""Starts, messages and closes from outside, each verb one transaction."""
 
 from __future__ import annotations
 

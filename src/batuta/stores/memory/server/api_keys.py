@@ -18,7 +18,7 @@ class ApiKeyVerbs(ABC):
 
     namespace: str
     keys: dict[str, StoredKey]
-    """Of all namespaces of the database."""
+    """Keys of all namespaces of the database."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[UnitOfWork]: ...

@@ -234,7 +234,7 @@ class Session:
             raise
 
     async def rehearse(self, query: str, *args: Any) -> None:
-        """What `write` would raise; nothing of it is kept."""
+        """The error that `write` would raise; nothing is written."""
         connection = await self.connect()
         try:
             await self.reply(connection.execute("BEGIN"))

@@ -20,7 +20,7 @@ TRANSIENT = frozenset({"40001", "40P01"})
 
 
 class RowLocked(StoreUnavailable):
-    """Somebody else held a row, or a whole table, for as long as this statement waited. Nothing was written."""
+    """Another transaction held a row, or a whole table, for as long as this statement waited. Nothing was written."""
 
 
 _LOCKED = "55P03"

@@ -51,7 +51,7 @@ _COMMENTS = re.compile(r"^COMMENT ON .*?';$", re.MULTILINE | re.DOTALL)
 
 
 class Code(Struct, frozen=True):
-    """What this version of Batuta ships."""
+    """The schema that this version of Batuta ships."""
 
     versions: Versions
     migrations: list[Migration]
@@ -108,7 +108,7 @@ async def migrate(session: Session, address: Address, sql: Mapping[str, str], *,
 
 
 async def _steps(read: Fetch, code: Code, address: Address, sql: Mapping[str, str], repair: bool) -> list[str]:
-    """What `migrate` would do, in words."""
+    """The steps of `migrate`, in words."""
     found = await _look(read, address, sql)
     if is_newer(code.versions, found.database):
         return []

@@ -1,4 +1,4 @@
-"""Where a claim begins to look, so that it does not pass runs again and again that were claimed before."""
+"""Remembers where a claim begins to look, so that it does not pass claimed runs again and again."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the server keeps in this store: its keys, requests with an idempotency key, and documents."""
+"""Records of the server in this store: API keys, requests with an idempotency key, documents."""

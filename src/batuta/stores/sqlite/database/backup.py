@@ -17,7 +17,7 @@ from batuta.stores.sqlite.database.files import filesystem
 from batuta.stores.sqlite.database.writer import Writer
 
 _BESIDE = ("-wal", "-shm", "-journal")
-"""What SQLite would take for the copy's own."""
+"""Endings of files that SQLite would take for the copy's own."""
 
 
 @contextmanager

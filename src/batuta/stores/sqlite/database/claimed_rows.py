@@ -84,7 +84,7 @@ place = itemgetter(1, 2)
 def read_due(
     executor: sqlite3.Connection | sqlite3.Cursor, statement: str, values: Sequence[Any] | Mapping[str, Any]
 ) -> list[Due]:
-    """What one of the statements above finds."""
+    """The rows of one of the statements above."""
     ((text,),) = executor.execute(statement, values).fetchall()
     try:
         return [] if text is None else _rows(f"[{text}]")

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to a caller."""
+"""Translates SQLite's errors."""
 
 from __future__ import annotations
 

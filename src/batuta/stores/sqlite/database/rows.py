@@ -89,7 +89,7 @@ OWN_OF_RUN, OWN_OF_ENTRY, OWN_OF_MESSAGE = 3, 4, 3
 def new_run_row(
     namespace: str, new: NewRun, now: int, deadline: int | None, *, epoch: int, head: int, owner: str | None
 ) -> Row:
-    """What `insert_run` takes."""
+    """The values of `insert_run`."""
     run_id = blob(new.run_id)
     chain_id = run_id if new.chain_id is None else blob(new.chain_id)
     return *run_in_common(namespace, new, now, deadline, epoch, head, owner), run_id, new.id, chain_id
@@ -132,12 +132,12 @@ def entries_of(rows: Iterable[Row]) -> list[Entry]:
 
 
 def entry_row(namespace: str, run_id: bytes, epoch: int, entry: Entry) -> Row:
-    """What `insert_entry` takes."""
+    """The values of `insert_entry`."""
     return entry.ord, namespace, entry.kind.value, epoch, run_id, entry.at, entry.crc, entry.body
 
 
 def message_row(namespace: str, chain_id: RunId, message: Message, now: int) -> Row:
-    """What `insert_message` takes."""
+    """The values of `insert_message`."""
     return (
         namespace,
         message.kind.value,
@@ -161,7 +161,7 @@ def message_of(row: Row) -> Message:
 
 
 def attempt_row(namespace: str, run_id: bytearray, attempt: Attempt) -> Row:
-    """What `upsert_attempt` takes."""
+    """The values of `upsert_attempt`."""
     return (
         run_id,
         attempt.seq,
@@ -195,7 +195,7 @@ def attempts_of(rows: Iterable[Row]) -> list[Attempt]:
 
 
 def output_row(namespace: str, run_id: bytes, output: Output) -> Row:
-    """What `upsert_output` takes."""
+    """The values of `upsert_output`."""
     kind = output.kind.value
     return run_id, kind, output.name, namespace, output.ord, output.at, output.value, output.error
 
@@ -208,7 +208,7 @@ def outputs_of(rows: Iterable[Row]) -> list[Output]:
 
 
 def worker_row(namespace: str, worker: WorkerInfo, now: int) -> Row:
-    """What `register` takes."""
+    """The values of `register`."""
     return (
         namespace,
         worker.worker_id,

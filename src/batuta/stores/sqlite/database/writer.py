@@ -295,7 +295,7 @@ class Writer:
         return result
 
     def look(self, work: Work[T]) -> T | None:
-        """Read on the writing connection; None when somebody is writing."""
+        """Read on the writing connection; None while it is writing."""
         if not self._mutex.acquire(blocking=False):
             return None
         try:

@@ -1,4 +1,4 @@
-"""Where a claim begins to look, so that it does not pass the same unclaimable runs again and again."""
+"""Remembers where a claim begins to look, so that it does not pass the same unclaimable runs again and again."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the room `resilience` keeps in this store."""
+"""Records of `resilience` in this store."""

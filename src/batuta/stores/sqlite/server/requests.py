@@ -26,7 +26,7 @@ class RequestVerbs(ABC):
     _readers: Readers
     _begun = 0
     _waiting: list[tuple[Callable[[sqlite3.Cursor], Any], asyncio.Future[Any]]] | None = None
-    """Those that wait for the transaction of others; None when none is written."""
+    """Requests that wait for the transaction of others; None when none is written."""
     _writing: asyncio.Future[None] | None = None
 
     @abstractmethod
