@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-extra test-matrix lint format bench chaos docs web pixdict proto screenshots lock clean
+.PHONY: help demo dev test test-extra test-matrix lint format bench chaos coverage docs web pixdict proto screenshots lock clean
 
 VENV ?= .venv
 PYTHON ?=
@@ -89,6 +89,13 @@ pixdict: $(VENV)/.dev ## the Pix connector with a simulated directory, at http:/
 
 proto: $(VENV)/.dev ## make src/pixdict/proto from proto/
 	tools/proto $(PY)
+
+coverage: $(VENV)/.dev ## lines of pixdict that its tests run; fails below 90 %
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/coverage.lock
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -n $(WORKERS) tests/pixdict $(ARGS)
+	$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report
 
 screenshots: $(VENV)/.dev ## write a picture of every page of the dashboard into docs/images
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/browser.lock

@@ -122,8 +122,10 @@ def scenarios(names: tuple[str, ...], play_all: bool, **options: Any) -> None:
 @click.option(
     "--directory", default="http://127.0.0.1:16522", show_default=True, help="bridge: where the directory is."
 )
-@click.option("--attempts", type=click.IntRange(1, 10), default=1, show_default=True,
-              help="bridge: calls of the directory for each call; connect makes three attempts itself.")  # fmt: skip
+@click.option("--attempts", type=click.IntRange(1, 10), show_default="1, and 3",
+              help="bridge: calls of the directory for each call. connect: of the Bridge for each step.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(0.1, 120), show_default="5, and 20",
+              help="bridge: seconds of a call of the directory. connect: of a call of the Bridge.")  # fmt: skip
 @click.option("--bridges", default=1, show_default=True, help="bridge: how many speak for it, this one included.")
 @click.option("--open-for", type=click.FloatRange(0.1, 3600), default=60.0, show_default=True,
               help="bridge: seconds for which the breaker stays open.")  # fmt: skip

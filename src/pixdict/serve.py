@@ -21,6 +21,7 @@ from batuta.errors import InvalidInput
 from batuta.metrics import Metrics, expose
 from batuta.redaction import redact_handlers
 from pixdict.bridge import BridgeClient, BridgeSettings, serve
+from pixdict.bridge.client import TIMEOUT
 from pixdict.caches import LIMITS, Caches, Lookups, open_caches
 from pixdict.connect.database import open_database
 from pixdict.connect.keys import KeyTables
@@ -54,7 +55,8 @@ class Options(Struct, frozen=True, kw_only=True):
     wait: float = 25.0
     limits: tuple[str, ...] = ()
     open_for: float = 60.0
-    attempts: int = 1
+    attempts: int | None = None
+    timeout: float | None = None
     path: str = "directory.db"
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
@@ -95,17 +97,24 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _bridge(options: Options) -> None:
-    settings = BridgeSettings(
+def bridge_settings(options: Options) -> BridgeSettings:
+    """What a Bridge is told. Raises UsageError."""
+    return BridgeSettings(
         directory=options.directory,
         participant=options.participant,
-        attempts=options.attempts,
+        attempts=options.attempts or 1,
+        timeout=options.timeout or 5.0,
+        call_timeout=max(20.0, options.timeout or 0.0),
         bridges=options.bridges,
         open_for=options.open_for,
         signer=_signer(options),
         trusted=_certificate(options.directory_certificate),
         tls=_tls(options),
     )
+
+
+async def _bridge(options: Options) -> None:
+    settings = bridge_settings(options)
     async with AsyncExitStack() as stack:
         client, caches, _ = await _opened(stack, options)
         cache = None if caches is None else caches.cache
@@ -119,9 +128,17 @@ async def _connect(options: Options) -> None:
         client, caches, counted = await _opened(stack, options)
         database = await open_database(options.database)
         stack.push_async_callback(database.close)
-        bridge = await stack.enter_async_context(BridgeClient(options.bridge))
+        bridge = await stack.enter_async_context(BridgeClient(options.bridge, timeout=options.timeout or TIMEOUT))
         tables = await _tables(stack, options, client, caches)
-        working = connect_workers(client, bridge, tables, database, counted.registry, participant=options.participant)
+        working = connect_workers(
+            client,
+            bridge,
+            tables,
+            database,
+            counted.registry,
+            participant=options.participant,
+            attempts=options.attempts or 3,
+        )
         await stack.enter_async_context(working)
         said = f"connect of {options.participant} works on keys, claims, reconciliation and the monitor"
         if options.metrics_port is not None:

@@ -2,9 +2,10 @@
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from pixdict.cli import root
-from pixdict.serve import limits_of
+from pixdict.serve import Options, bridge_settings, limits_of
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,13 @@ def test_a_limit_replaces_that_of_document_c_and_may_have_more_than_one_rate() -
     found = limits_of(("CreateEntry=5/min", "CreateEntry=9/h"))
     assert found["CreateEntry"] == ("5/min", "9/h")
     assert found["CreateClaim"] == ("50/min", "500/h")
+
+
+def test_a_bridge_makes_one_call_of_five_seconds_unless_it_is_told_otherwise() -> None:
+    options = Options(
+        role="bridge", store="", participant="12345678", directory="http://directory", bridge="", database=""
+    )
+    usual = bridge_settings(options)
+    assert (usual.attempts, usual.timeout, usual.call_timeout) == (1, 5.0, 20.0)
+    slow = bridge_settings(replace(options, attempts=3, timeout=60.0))
+    assert (slow.attempts, slow.timeout, slow.call_timeout) == (3, 60.0, 60.0)

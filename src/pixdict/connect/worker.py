@@ -45,13 +45,15 @@ async def connect_workers(
     registry: Any,
     *,
     participant: str,
+    attempts: int = 3,
     **settings: Any,
 ) -> AsyncIterator[None]:
     """Everything that connect runs: the monitor, keys and claims with the polling of claims, and the nightly
-    reconciliation. `tables`: our entries and claims. `database`: for the tables of the monitor and reconciliation."""
+    reconciliation. `tables`: our entries and claims. `database`: for the tables of the monitor and reconciliation.
+    `attempts`: as of `keys_worker`."""
     async with (
         monitor_worker(client, bridge, MonitorTables(database), registry, **settings),
-        keys_worker(client, bridge, tables, participant=participant, **settings),
+        keys_worker(client, bridge, tables, participant=participant, attempts=attempts, **settings),
         reconciliation_worker(client, bridge, tables, database, registry, **settings),
     ):
         yield
