@@ -24,7 +24,7 @@ def scenarios_page(player: Player) -> Page:
 
     async def read(_: Batuta) -> Sequence[Table]:
         newest = [*reversed(player.ledgers.values())]
-        last = [part(one) for one in newest[:1] for part in (_proof, _steps, _runs)]
+        last = [part(one) for one in newest[:1] for part in (_proof, _steps, *([_runs] if one.runs else []))]
         return [_table(player), *last, *[_proof(one) for one in newest[1:]]]
 
     async def play(_: Batuta, given: Any) -> str:
@@ -80,5 +80,4 @@ def _steps(ledger: Ledger) -> Table:
 
 def _runs(ledger: Ledger) -> Table:
     rows: list[list[Any]] = [[{"run": id}] for id in ledger.runs]
-    note = "each leads to its timeline" if rows else "No run took part."
-    return Table(title=f"Runs: {ledger.title}", columns=["Run"], rows=rows, note=note)
+    return Table(title=f"Runs: {ledger.title}", columns=["Run"], rows=rows, note="each leads to its timeline")

@@ -84,6 +84,7 @@ const SPARK = { width: 200, height: 36 };
 function GaugeTile({ gauge }: { gauge: PageGauge }): JSX.Element {
   const share = gauge.most > 0 ? Math.max(0, Math.min(1, gauge.value / gauge.most)) : 0;
   const top = Math.max(gauge.most, 1);
+  const margin = SPARK.width / gauge.history.length / 2; // each value stands in the middle of its share of the width
   return (
     <li class={`gauge tone-${gauge.tone}`}>
       <div class="gauge-head">
@@ -97,7 +98,7 @@ function GaugeTile({ gauge }: { gauge: PageGauge }): JSX.Element {
         <span class={gauge.tone} style={{ width: `${share * 100}%` }} />
       </div>
       {gauge.history.length > 1 && (
-        <svg class="spark" viewBox={`0 0 ${SPARK.width} ${SPARK.height}`} preserveAspectRatio="none" aria-hidden="true">
+        <svg class="spark" viewBox={`${margin} 0 ${SPARK.width - 2 * margin} ${SPARK.height}`} preserveAspectRatio="none" aria-hidden="true">
           <path d={linePath(gauge.history.map((value) => (value === null ? null : Math.max(0, value))), SPARK.width, SPARK.height, top)} class="chart-stroke" vector-effect="non-scaling-stroke" />
         </svg>
       )}
@@ -107,7 +108,10 @@ function GaugeTile({ gauge }: { gauge: PageGauge }): JSX.Element {
 }
 
 function TableCard({ table }: { table: PageTable }): JSX.Element {
-  const isNumber = table.columns.map((_, place) => table.rows.length > 0 && table.rows.every((row) => typeof row[place] === "number" || row[place] === null));
+  const isNumber = table.columns.map((_, place) => {
+    const told = table.rows.map((row) => row[place]).filter((value) => value !== null);
+    return told.length > 0 && told.every((value) => typeof value === "number");
+  });
   return (
     <section class="card scroll-x">
       <header>
