@@ -372,6 +372,20 @@ async def test_a_key_that_moves_within_our_institution_belongs_to_its_new_owner(
 
 
 @in_virtual_time
+async def test_a_table_that_is_away_for_a_while_ends_no_claim(tmp_path: Path) -> None:
+    async with world(tmp_path, polls=True) as w:
+        handle, claim_id = await asked(w, "OWNERSHIP")
+        w.database.fail("TRANSFERRED", 5)
+        await handle.signal(act_on_claim, ClaimAct(action="confirm"))
+        await w.later(60)
+        assert (w.database.times, await w.status()) == (0, "TRANSFERRED")
+        w.b.act("complete", claim_id)
+        w.database.fail("COMPLETED", 5)
+        assert await handle.result() == "COMPLETED"
+        assert (await state(w, f"donor-{claim_id}"))[0] == "COMPLETED"
+
+
+@in_virtual_time
 async def test_a_duty_that_a_change_has_overtaken_ends_with_the_claim(tmp_path: Path) -> None:
     async with world(tmp_path, polls=True) as w:
         await w.env.run(create_entry, new_entry(), id="create-e-1")

@@ -128,6 +128,17 @@ async def created(w: World) -> None:
 
 
 @in_virtual_time
+async def test_an_outage_of_our_table_outlasts_the_undoing_and_ends_it_in_order(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.database.fail("UPDATE dict_entries", 8)
+        with pytest.raises(RunFailed, match="Failed to create entry"):
+            await w.env.run(create_entry, new_entry())
+        assert await w.status() == "FAILED"
+        assert w.directory.storage.counts()["entries"] == 0
+        assert not (await w.env.client.dead_letters.list()).letters
+
+
+@in_virtual_time
 async def test_an_update_changes_both(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await created(w)

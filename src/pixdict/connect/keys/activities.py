@@ -66,8 +66,8 @@ UNDO = Retry(attempts=10, first=1.0, factor=2.0, longest=60.0, jitter=0.0)
 DATABASE = Retry(
     attempts=3, first=0.5, factor=2.0, longest=10.0, jitter=0.0, never=[InvalidArgument, ConstraintViolation]
 )
-FOR_EVER = Retry(attempts=0, first=1.0, factor=2.0, longest=300.0)
-"""For what must be done since the directory has done its part."""
+FOR_EVER = Retry(attempts=0, first=1.0, factor=2.0, longest=300.0, jitter=0.0)
+"""For what must be done since the directory has done its part, or has refused to."""
 CALL = 120.0
 """Seconds of one attempt. The client of the Bridge has a shorter deadline of its own, `BridgeClient(timeout=...)`."""
 _BEFORE = timedelta(minutes=1)
@@ -250,7 +250,7 @@ class KeyActivities:
             *_response("entry", id, ended),
         )
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def set_entry_status(
         self, id: str, status: str, problem: str = "", asked: Asked = NO_REQUEST, how: str = How.DONE
     ) -> None:
@@ -260,7 +260,7 @@ class KeyActivities:
             lambda tables: tables.set_entry_status(id, status, problem, ended), *_response("entry", id, ended)
         )
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def answer_entry(self, id: str, problem: str, asked: Asked, how: str) -> None:
         """A request for an entry has ended, and the entry has not changed."""
         row = await self._tables.entry(id)
@@ -268,7 +268,7 @@ class KeyActivities:
         if row is not None and ended is not None:
             await self._keep(lambda tables: tables.answer_entry(id, problem, ended), *_response("entry", id, ended))
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def entry_exhausted(self, id: str, status: str, problem: str, asked: Asked) -> None:
         """The directory was away for all attempts: whoever waits is told, and a person who must act."""
         ended = _outcome(asked, How.EXHAUSTED, status, problem)
@@ -289,7 +289,7 @@ class KeyActivities:
             raise EntryNotActive(f"entry {id} is {row.status}" if row else f"there is no entry {id}")
         return row
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def give_away(self, claim: ExtendedClaim) -> None:
         """Our own entry of a key that a claim took. That of the claimer stays, who may be a customer of ours, too."""
         row = await self._tables.active_entry(claim.key)
@@ -345,7 +345,7 @@ class KeyActivities:
         ended = _outcome(asked, How.DONE, claim.status)
         await self._keep(lambda tables: tables.store_claim(id, claim, ended), *_response("claim", id, ended))
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def fail_claim(self, id: str, problem: str, asked: Asked = NO_REQUEST, how: str = How.REFUSED) -> None:
         """Our own row of a claim that was not opened."""
         ended = _outcome(asked, How(how), "FAILED", problem)
@@ -353,7 +353,7 @@ class KeyActivities:
             lambda tables: tables.set_claim(id, "FAILED", "", problem, ended), *_response("claim", id, ended)
         )
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def answer_claim_act(self, id: str, status: str, problem: str, asked: Asked, how: str) -> None:
         """A request for a claim has ended, and the claim has not changed."""
         ended = _outcome(asked, How(how), status, problem)
@@ -387,7 +387,7 @@ class KeyActivities:
         """As the directory has it now."""
         return await self._ask(self._bridge.get_claim(claim_id))
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def take_key(self, claim: ExtendedClaim, request_id: UUID) -> None:
         """Our own row of a key that a claim of ours took. A reconciliation that was quicker gave it the same id."""
         entry = Entry(key=claim.key, key_type=claim.key_type, account=claim.claimer_account, owner=claim.claimer)
@@ -400,13 +400,13 @@ class KeyActivities:
         )
         await self._tables.insert_entry(row)
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def tell_overdue(self, id: str, problem: str) -> None:
         """A person must know: the directory does not take what its rules want of us."""
         payload = {"action": "ActionClaimOverdue", "data": {"claim_id": id, "error": problem, "severity": "CRITICAL"}}
         await self._publish(EVENTS, payload, key=id, id=activity_info().key, type="claim.overdue")
 
-    @activity(retry=DATABASE)
+    @activity(retry=FOR_EVER)
     async def remind(self, id: str, side: str, what: str) -> None:
         """Tell the rest of the institution that a person must act."""
         payload = {"action": "ActionClaimReminder", "data": {"claim_id": id, "side": side, "what": what}}

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from batuta import Signal, Update, handlers_done, logger, now, saga, uuid, wait_until, workflow
-from pixdict.connect.keys.activities import UNDO, KeyActivities
+from pixdict.connect.keys.activities import FOR_EVER, UNDO, KeyActivities
 from pixdict.connect.keys.entries import REFUSED, once_open
 from pixdict.connect.keys.models import COMPENSATED, AttemptsExhausted, ClaimAct, Compensated, How, NewClaim
 from pixdict.dict.claims import POSSESSION_PERIOD, Claim, ClaimStatus, ClaimType, ExtendedClaim, Role
@@ -34,6 +34,10 @@ _AGAIN = timedelta(minutes=10)
 """Until an act that is due, and that the directory did not take, is tried again."""
 CLAIMER_REMINDERS = tuple(timedelta(days=day) for day in (7, 14, 21, 28))
 DONOR_REMINDERS = tuple(timedelta(days=day) for day in (1, 3, 6))
+
+
+_store_claim = KeyActivities.store_claim.with_options(retry=FOR_EVER)
+"""Once it is open: then our row must follow."""
 
 
 class _Watched:
@@ -74,7 +78,7 @@ class _Watched:
     async def keep(self, claim: ExtendedClaim) -> str:
         """After an act of ours."""
         self.take(claim)
-        await KeyActivities.store_claim(self.id, claim)
+        await _store_claim(self.id, claim)
         return claim.status
 
     async def act(self, wanted: ClaimAct) -> None:
@@ -185,7 +189,7 @@ async def claim_key(new: NewClaim) -> str:
     await handlers_done()
     if watched.claim.status == ClaimStatus.COMPLETED and completion_id is not None:
         await KeyActivities.take_key(watched.claim, completion_id)
-    await KeyActivities.store_claim(new.id, watched.claim)
+    await _store_claim(new.id, watched.claim)
     return watched.claim.status
 
 
@@ -233,7 +237,8 @@ async def answer_claim(claim: ExtendedClaim) -> str:
 
     confirm_claim.handle(validator=is_undecided)(watched.confirm)
     watched.acts["confirm"] = watched.confirm
-    await KeyActivities.insert_claim(id, Role.DONOR, claim.key, claim.status, str(claim.id), claim_of(claim))
+    insert = KeyActivities.insert_claim.with_options(retry=FOR_EVER)
+    await insert(id, Role.DONOR, claim.key, claim.status, str(claim.id), claim_of(claim))
     begun = now()
     reminders = [begun + after for after in DONOR_REMINDERS]
     silence = claim.resolution_period_end + MARGIN
@@ -253,7 +258,7 @@ async def answer_claim(claim: ExtendedClaim) -> str:
     await handlers_done()
     if watched.claim.status == ClaimStatus.COMPLETED:
         await watched.give_away(watched.claim)
-    await KeyActivities.store_claim(id, watched.claim)
+    await _store_claim(id, watched.claim)
     return watched.claim.status
 
 

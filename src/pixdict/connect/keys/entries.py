@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from batuta import logger, saga, uuid, workflow
-from pixdict.connect.keys.activities import FOR_EVER, UNDO, KeyActivities
+from pixdict.connect.keys.activities import UNDO, KeyActivities
 from pixdict.connect.keys.models import (
     COMPENSATED_ENTRY,
     NO_REQUEST,
@@ -124,7 +124,7 @@ async def delete_entry(id: str, reason: str = "USER_REQUESTED", asked: Asked = N
     except AttemptsExhausted as error:
         await KeyActivities.entry_exhausted(id, EntryStatus.DELETING, str(error), asked)
         raise
-    await KeyActivities.set_entry_status.with_options(retry=FOR_EVER)(id, EntryStatus.DELETED, "", asked)
+    await KeyActivities.set_entry_status(id, EntryStatus.DELETED, "", asked)
 
 
 async def _answer(id: str, problem: str, asked: Asked, how: How) -> None:
