@@ -38,12 +38,13 @@ from batuta.authoring.gates import Gate
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.services import Backend
+from batuta.authoring.workflow.context import refuse_in_workflow
 from batuta.bus.broker import Broker
 from batuta.bus.relay import Relay
 from batuta.bus.subscriptions import Subscription
 from batuta.bus.worker import DeliveringWorker, delivery_jobs, put_subscription
 from batuta.clock import SECOND
-from batuta.errors import LONGEST_WORDS, ActivityFailed, InvalidInput, MatchesEverything
+from batuta.errors import LONGEST_WORDS, ActivityFailed, ClientError, InvalidInput, MatchesEverything
 from batuta.ids import RunId, new_run_id
 from batuta.journal.audit import ActFilter
 from batuta.journal.dead_letters import DeadLetter
@@ -96,8 +97,9 @@ class Batuta:
         self.quotas = Quotas(backend.quotas)
         """How much may be started in this namespace."""
         self.api_keys = ApiKeys(backend.api_keys)
-        self.idempotency = IdempotencyKeys(backend.idempotency)
         """Keys of the server: made, listed, rotated, revoked."""
+        self.idempotency = IdempotencyKeys(backend.idempotency)
+        """Idempotency keys of requests: listed and deleted."""
         self.breakers = Breakers(backend.partners)
         """Circuit breakers: listed, and forced open, closed or off."""
         self.limits = Limits(backend.partners)
@@ -145,6 +147,14 @@ class Batuta:
             await self._backend.close()
         finally:
             await self._closing()
+
+    @property
+    def _in_use(self) -> Backend:
+        """The backend of an open client, outside workflow code."""
+        refuse_in_workflow()
+        if self._backend.home is None:
+            raise ClientError("this client is not open: use it inside `async with connect(...) as client:`")
+        return self._backend
 
     def gates(self, *gates: Gate, args: Sequence[Any] = ()) -> AbstractAsyncContextManager[None]:
         """Run a block behind gates, in code that is no activity: `async with client.gates(breaker("bank")): ...`.
@@ -195,7 +205,7 @@ class Batuta:
         request = start_request(workflow, args, id, options, self._max_payload)
         if transaction is not None:
             return await self._within(transaction, [request], None, lambda refs: self._handle(refs[0], workflow))
-        ref = await self._backend.start(request)
+        ref = await self._in_use.start(request)
         return self._handle(ref, workflow)
 
     @overload
@@ -232,7 +242,7 @@ class Batuta:
         request = job_request(job, args, options, self._max_payload)
         if transaction is not None:
             return await self._within(transaction, [request], None, lambda refs: self._handle(refs[0], job))
-        ref = await self._backend.enqueue(request)
+        ref = await self._in_use.enqueue(request)
         return self._handle(ref, job)
 
     async def enqueue_many(
@@ -254,7 +264,7 @@ class Batuta:
 
         if transaction is not None:
             return await self._within(transaction, requests, after, batch_of)
-        return batch_of(await self._backend.enqueue_many(requests, after))
+        return batch_of(await self._in_use.enqueue_many(requests, after))
 
     async def publish(
         self,
@@ -327,7 +337,7 @@ class Batuta:
         """The run of that id: the last one begun under it. With `workflow` (or a job), its result is of that type, and
         queries are answered with that code. Raises UnknownRun; WrongWorkflow when the run is of another one."""
         _check_definition(workflow)
-        ref = await self._backend.runs.find(check_id(id), workflow)
+        ref = await self._in_use.runs.find(check_id(id), workflow)
         return self._handle(ref, workflow)
 
     async def get_run(
@@ -335,7 +345,7 @@ class Batuta:
     ) -> Handle[Any]:
         """Exactly that run, by its run id, also when a newer run has its id. `workflow`: as for `get`."""
         _check_definition(workflow)
-        return self._handle(await self._backend.runs.find_run(check_run_id(run_id), workflow), workflow)
+        return self._handle(await self._in_use.runs.find_run(check_run_id(run_id), workflow), workflow)
 
     def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
         if isinstance(workflow, Workflow):
@@ -352,15 +362,15 @@ class Batuta:
         read for each page: it may hold fewer than `limit`, and there is more while it has a cursor.
         """
         name = check_filter("waiting_for", where.pop("waiting_for", None))
-        return await self._backend.runs.list(run_filter(**where), cursor, _limit(limit), name)
+        return await self._in_use.runs.list(run_filter(**where), cursor, _limit(limit), name)
 
     async def count(self, /, **where: Any) -> int:
         """How many runs match. Filters as in `list`, but for waiting_for."""
-        return await self._backend.runs.count(run_filter(**where))
+        return await self._in_use.runs.count(run_filter(**where))
 
     async def count_states(self, /, **where: Any) -> dict[RunState, int]:
         """The same by state; states without any run are left out."""
-        return await self._backend.runs.count_states(run_filter(**where))
+        return await self._in_use.runs.count_states(run_filter(**where))
 
     def select(self, /, *, everything: bool = False, **where: Any) -> Selection:
         """Runs to do something to, all of them together: `await client.select(queue="mail").pause("down")`.

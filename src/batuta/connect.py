@@ -141,9 +141,10 @@ def _says_yes(variable: str) -> bool:
 
 
 def _plain_store(url: str | None, namespace: str | None, clock: Clock | None) -> Store:
-    url = url or os.environ.get("BATUTA_DATABASE_URL") or "sqlite:///batuta.db"
-    if not isinstance(url, str):
-        raise InvalidURL(f"{url!r} is not a URL: give a string, such as 'sqlite:///batuta.db'")
+    if url is None:
+        url = os.environ.get("BATUTA_DATABASE_URL") or "sqlite:///batuta.db"
+    if not url or not isinstance(url, str):
+        raise InvalidURL(f"{url!r} is not a URL: give a string, such as 'sqlite:///batuta.db', or leave it out")
     namespace = check_name(namespace or os.environ.get("BATUTA_NAMESPACE") or "default", "namespace")
     match urlsplit(url).scheme:
         case "sqlite":

@@ -92,6 +92,23 @@ def test_a_module_that_raises_is_shown_with_its_traceback(
     assert result.stderr.endswith("error: module 'raises' cannot be imported: ZeroDivisionError: division by zero\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("runs_itself.py", "'runs_itself.py' is a file: give the name of the module, such as 'runs_itself'"),
+        ("runs_itself", "calls asyncio.run() when it is imported: put that under `if __name__ == '__main__':`"),
+    ],
+)
+def test_a_script_that_is_no_module_is_told_what_to_change(
+    name: str, says: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs_itself.py").write_text("import asyncio\nasyncio.run(asyncio.sleep)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = cli("worker", "--app", name)
+    assert result.exit_code == USAGE
+    assert says in result.stderr
+
+
 def test_a_setting_that_is_no_number_names_its_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATUTA_LEASE", "long")
     result = cli("worker", "--app", SHOP)

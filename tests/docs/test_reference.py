@@ -142,11 +142,11 @@ def test_what_is_known_of_a_run_is_documented() -> None:
 
 
 async def test_what_a_start_and_a_list_take_is_documented() -> None:
-    client = connect("memory://")
-    with pytest.raises(batuta.InvalidInput) as start:
-        await client.start("any", no_such_option=1)  # type: ignore[call-overload]  # that is what is tested
-    with pytest.raises(batuta.InvalidInput) as found:
-        await client.list(no_such_filter=1)
+    async with connect("memory://") as client:
+        with pytest.raises(batuta.InvalidInput) as start:
+            await client.start("any", no_such_option=1)  # type: ignore[call-overload]  # that is what is tested
+        with pytest.raises(batuta.InvalidInput) as found:
+            await client.list(no_such_filter=1)
     for told, end in ((start, " ("), (found, "\n")):
         names = str(told.value).partition("there are ")[2].partition(end)[0].split(", ")
         assert len(names) > 8

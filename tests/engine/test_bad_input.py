@@ -21,9 +21,11 @@ from batuta import (
     activity,
     call,
     connect,
+    job,
     workflow,
 )
 from batuta.errors import (
+    ClientError,
     DuplicateDefinition,
     InvalidURL,
     MissingExtra,
@@ -225,8 +227,9 @@ def test_a_bad_name_is_refused_at_definition(name: str) -> None:
         ({"timeout": 0}, "timeout=0 must be more than 0"),
         ({"execution_timeout": -0.5}, "execution_timeout=-0.5 must be more than 0"),
         ({"timeout": math.nan}, "timeout=nan must be more than 0"),
-        ({"delay": -1}, "delay=-1 must not be negative"),
-        ({"delay": 1e300}, "must not be negative or beyond"),
+        ({"delay": -1}, "delay=-1 must be a number of seconds, or a timedelta, from 0 to 1e10"),
+        ({"delay": 1e300}, "must be a number of seconds"),
+        ({"delay": "1h"}, "delay='1h' must be a number of seconds, or a timedelta"),
         ({"tags": {"bank": "b\x001"}}, "NUL"),
         ({"queue": ""}, "queue"),
         ({"queue": "a\0"}, "queue"),
@@ -341,6 +344,16 @@ def test_a_workflow_must_be_async() -> None:
 
     with pytest.raises(InvalidInput, match="must be defined with `async def`"):
         workflow(plain)  # type: ignore[arg-type]  # this is the point
+    with pytest.raises(InvalidInput, match="is a class: a workflow is a function"):
+        workflow(Path)  # type: ignore[arg-type]  # this is the point
+
+
+async def test_a_function_that_was_called_instead_of_given_is_named() -> None:
+    async with world(relays, echo) as env:
+        with pytest.raises(InvalidInput, match=r"relays was called here: .* as in start\(relays, \.\.\.\)"):
+            await env.client.start(relays(1))  # type: ignore[call-overload]  # that is what is tested
+        with pytest.raises(InvalidInput, match=r"as in enqueue\("):
+            await env.client.enqueue(job(relays.fn)(1))  # type: ignore[call-overload]  # that is what is tested
 
 
 class Mixed(enum.Enum):
@@ -523,10 +536,18 @@ def test_what_a_store_has_no_use_for_in_its_url_is_refused(url: str) -> None:
         connect(url)
 
 
-@pytest.mark.parametrize("url", [5, b"memory://", Path("batuta.db")])
+@pytest.mark.parametrize("url", [5, b"memory://", Path("batuta.db"), ""])
 def test_a_url_that_is_no_string_is_refused(url: Any) -> None:
     with pytest.raises(InvalidURL, match="is not a URL"):
         connect(url)
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///shop.db", "postgresql://nobody@127.0.0.1:1/none"])
+async def test_a_client_that_was_not_entered_says_so(url: str) -> None:
+    client = connect(url)
+    for ask in (lambda: client.start(relays, 1), lambda: client.get("one"), client.list, client.count):
+        with pytest.raises(ClientError, match=r"is not open: use it inside `async with connect\("):
+            await ask()
 
 
 @pytest.mark.parametrize("url", ["sqlite:///no/such/folder/batuta.db", "postgresql://nobody@127.0.0.1:1/none"])

@@ -160,20 +160,32 @@ async def test_a_future_of_another_loop_parks_the_run(code: Any) -> None:
         assert "a future of another event loop" in await parked(env, handle)
 
 
+CLIENTS: dict[str, Callable[[], Awaitable[Any]]] = {
+    "result": lambda: outside["handle"].result(60),
+    "update": lambda: outside["handle"].update("hurry"),
+    "signal": lambda: outside["handle"].signal("hurry"),
+    "start": lambda: outside["client"].start(healthy, "again"),
+    "enqueue": lambda: outside["client"].enqueue("mail"),
+    "get": lambda: outside["client"].get("fine"),
+    "list": lambda: outside["client"].list(limit=5),
+    "count": lambda: outside["client"].count(kind="any"),
+}
+
+
 @workflow
-async def waits_as_a_client(update: bool) -> str:
+async def uses_a_client(how: str) -> str:
     await echo("before")
-    other = outside["handle"]
-    return str(await (other.update("hurry") if update else other.result()))
+    return str(await CLIENTS[how]())
 
 
-@pytest.mark.parametrize("update", [False, True])
-async def test_waiting_for_a_run_as_a_client_does_parks_the_run_and_does_not_end_it(update: bool) -> None:
-    async with world(healthy, waits_as_a_client, echo) as env:
-        outside["handle"] = await env.start(healthy, "fine")
-        handle = await env.start(waits_as_a_client, update)
-        assert "start it as a child, or wait for it in an activity" in await parked(env, handle)
+@pytest.mark.parametrize("how", CLIENTS)
+async def test_using_a_client_parks_the_run_and_does_nothing(how: str) -> None:
+    async with world(healthy, uses_a_client, echo) as env:
+        outside["client"], outside["handle"] = env.client, await env.start(healthy, "fine", id="fine")
+        handle = await env.start(uses_a_client, how)
+        assert "start a child, send a signal with `send`, or use the client in" in await parked(env, handle)
         assert await outside["handle"].result() == "fine"
+        assert await env.client.count(kind="any") == 2
 
 
 @activity(once=True)

@@ -67,7 +67,7 @@ async def test_arguments_that_do_not_fit_the_annotations_of_a_job_are_refused() 
             lambda: env.client.enqueue_many([send.call(5)]),  # type: ignore[arg-type]  # the same
         ]
         for each in wrong:
-            with pytest.raises(InvalidInput, match="the input of activity 'send' does not fit its annotation"):
+            with pytest.raises(InvalidInput, match="the input of job 'send' does not fit its annotation"):
                 await each()
         assert await env.client.count(kind="job") == 0
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -528,3 +529,68 @@ async def test_a_class_inside_the_class_of_its_activity_can_be_declared() -> Non
 
     async with world(catches, Gateway()) as env:
         assert await env.run(catches) == "no"
+
+
+SCRIPT = """
+import asyncio, sys
+from dataclasses import dataclass
+from batuta import RunState, Retry, Signal, activity, connect, workflow
+
+go = Signal("go")
+
+@dataclass
+class Limit:
+    cents: int
+
+class Declined(Exception):
+    def __init__(self, limit):
+        super().__init__("too much")
+        self.limit = limit
+
+@activity(retry=Retry(attempts=1, never=[Declined]), process=PROCESS)
+def charge() -> None:
+    raise Declined(Limit(500))
+
+@workflow
+async def pay() -> str:
+    try:
+        await charge()
+    except Declined as error:
+        await go.wait()
+        return f"{type(error.limit).__name__} {error.limit.cents}"
+    return "paid"
+
+async def main(command: str) -> None:
+    async with connect("sqlite:///shop.db") as batuta, batuta.worker(workflows=[pay], activities=[charge]):
+        handle = await batuta.start(pay, id="p-1")
+        if command == "begin":
+            while len(await handle.journal()) < 2:
+                await asyncio.sleep(0.01)
+            return
+        await handle.signal(go)
+        print(await handle.result(timeout=30))
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
+"""
+AS_SCRIPT, AS_PROGRAM = ["shop.py"], ["-m", "shop"]
+AS_MODULE = ["-c", "import asyncio, shop, sys; asyncio.run(shop.main(sys.argv[1]))"]
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(AS_SCRIPT, AS_MODULE), (AS_PROGRAM, AS_MODULE), (AS_MODULE, AS_SCRIPT), (AS_SCRIPT, AS_PROGRAM)],
+    ids=["script-module", "program-module", "module-script", "script-program"],
+)
+def test_an_error_of_a_script_is_the_same_where_the_script_is_imported(
+    first: list[str], second: list[str], process: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(SCRIPT.replace("PROCESS", str(process)))
+
+    def run(how: list[str], command: str) -> str:
+        call = [sys.executable, *how, command]
+        return subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    run(first, "begin")
+    assert run(second, "finish") == "Limit 500\n"

@@ -241,6 +241,20 @@ async def test_a_closed_or_unknown_run_takes_no_signals(arena: Arena) -> None:
 # -- in virtual time
 
 
+async def test_a_run_that_completes_without_all_signals_says_how_many(caplog: pytest.LogCaptureFixture) -> None:
+    async with world(adds_up) as env:
+        await env.client.pause_queue("default")
+        handle = await env.start(adds_up, 3, signal=(item, 1))
+        for number in (2, 3, 4):
+            await handle.signal(item, number)
+        await handle.signal(done)
+        await env.client.resume_queue("default")
+        assert await handle.result() == [1, 2]
+        await env.settle()
+    said = [record.getMessage() for record in caplog.records if "has not received" in record.msg]
+    assert said == [f"run {handle.id} completed, and its code has not received all signals: 2 of 'item', 1 of 'done'"]
+
+
 async def test_waiting_for_a_signal_can_have_an_end() -> None:
     async with world(waits_for_approval) as env:
         handle = await env.start(waits_for_approval, 3600)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batuta import Failed, Handle, RunClosed, RunState, Signal, UnknownRun, Update, sync, workflow
+from batuta import Failed, Handle, RunClosed, RunState, Signal, UnknownRun, Update, continue_as_new, sync, workflow
 from batuta.durations import human_duration
 from batuta.errors import Forbidden
 from tests.engine.arena import PATIENCE, Arena, until_state
@@ -94,6 +94,24 @@ async def test_a_late_caller_is_told_how_the_run_ended(
         assert error.how == how
         told = f" ({how})" if how else ""
         assert str(error).startswith(f"run '{handle.id}' is {error.state}{told}: ")
+
+
+@workflow
+async def continues(times: int) -> str:
+    if times:
+        continue_as_new(times - 1)
+    return "done"
+
+
+async def test_a_late_caller_is_told_of_the_last_run_of_the_chain(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, continues)
+    handle = await client.start(continues, 2, id="chain")
+    assert await handle.result(PATIENCE) == "done"
+    for verb in (lambda: handle.signal(stop, "now"), lambda: handle.update(change), handle.cancel):
+        with pytest.raises(RunClosed, match="run 'chain' is completed: ") as caught:
+            await verb()
+        assert caught.value.state == "completed"
 
 
 @pytest.mark.parametrize(("word", "state"), [("fail", "failed (Failed)"), ("now", "completed")])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from enum import IntEnum
 from types import ModuleType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.failures.known_errors import check_raises
@@ -67,6 +67,8 @@ class Workflow(Generic[P, R]):
         fails: Iterable[type[Exception]] = (),
         on_error: str = "fail",
     ) -> None:
+        if inspect.isclass(fn):
+            raise InvalidInput(f"{fn.__qualname__!r} is a class: a workflow is a function, defined with `async def`")
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"workflow {fn.__qualname__!r} must be defined with `async def`")
         _check_no_method(fn)
@@ -205,6 +207,9 @@ class Activity(Generic[P, R]):
     the instance to the worker, and call it in workflows through the class: `await Gateway.reserve(sku)`.
     """
 
+    what: ClassVar = "activity"
+    """In messages."""
+
     def __init__(
         self,
         fn: Callable[P, Any],
@@ -251,7 +256,7 @@ class Activity(Generic[P, R]):
 
     def _make_codec(self) -> None:
         bound = self._method and not inspect.ismethod(self.fn)
-        self.codec = Codec(self.fn, f"activity {self.name!r}", bound=bound)
+        self.codec = Codec(self.fn, f"{self.what} {self.name!r}", bound=bound)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         runtime = _get_runtime()

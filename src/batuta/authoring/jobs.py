@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from batuta.authoring.call_options import ActivityOptions, check_seconds
 from batuta.authoring.client.start import check_start_options
@@ -23,6 +23,8 @@ def job_code(name: str) -> str:
 class Job(Activity[P, R]):
     """A function that `client.enqueue` has executed by a worker. Awaited in a workflow it is a durable step of that
     workflow, as any activity; elsewhere it is a plain call."""
+
+    what: ClassVar = "job"
 
     def __init__(
         self,

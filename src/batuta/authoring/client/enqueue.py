@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct
 
 from batuta.authoring.call_options import ActivityOptions, check_seconds
-from batuta.authoring.client.start import check_id, check_if_exists, check_start_options
+from batuta.authoring.client.start import check_id, check_if_exists, check_start_options, no_definition
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.retry import Retry
 from batuta.clock import SECOND
@@ -144,7 +144,7 @@ def call_request(call: JobCall[Any], options: dict[str, Any], limit: int) -> Job
         data = encode(value, f"the input of job {job!r}", limit)
         request = JobRequest(job=check_name(job, "job name"), input=data)
     else:
-        raise InvalidInput(f"{job!r} is not a job: decorate it with @job, or give its name")
+        raise no_definition(job, "job", "enqueue")
     if options:
         _apply(request, options)
     return request

@@ -29,13 +29,12 @@ from batuta.authoring.client.start import check_id
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures.conversion import to_exception
 from batuta.authoring.jobs import Job
-from batuta.authoring.workflow.context import current_runtime
+from batuta.authoring.workflow.context import refuse_in_workflow
 from batuta.authoring.workflow.messages import Signal
 from batuta.durations import Duration, human_duration
 from batuta.errors import (
     BatutaError,
     ClientError,
-    Forbidden,
     NotPublished,
     RunCancelled,
     RunClosed,
@@ -85,10 +84,15 @@ class Handle(Generic[R]):
         limit: int = MAX_PAYLOAD,
         job: Job[..., Any] | None = None,
     ) -> None:
-        self._backend = backend
+        self._own_backend = backend
         self._ref = ref
         self._decoder = decoder
         self._workflow, self._limit, self._job = workflow, limit, job
+
+    @property
+    def _backend(self) -> RunBackend:
+        refuse_in_workflow()
+        return self._own_backend
 
     @property
     def id(self) -> str:
@@ -162,7 +166,8 @@ class Handle(Generic[R]):
                     ending = await self._backend.runs.ending(self._ref)
             except (TimeoutError, BatutaError):  # it was deleted, or the database is away: it is closed all the same
                 raise error from None
-            raise RunClosed(error.id, error.state, error.why, _how(ending)) from None
+            # Of the last run of the chain: this one may have continued as it.
+            raise RunClosed(error.id, str(ending.state), error.why, _how(ending)) from None
 
     async def _is_there(self, timeout: float) -> bool:
         """For who would not wait at all: no database answers within no time."""
@@ -172,11 +177,6 @@ class Handle(Generic[R]):
         """Raise in another event loop than the client's, where the waiter would never be woken."""
         home = self._backend.home
         if home is not None and asyncio.get_running_loop() is not home:
-            if current_runtime.get() is not None:  # not an error of the run: it would end by it
-                raise Forbidden(
-                    f"workflow code waited for run {self._ref.id!r} as a client does, which cannot be replayed: "
-                    f"start it as a child, or wait for it in an activity"
-                )
             raise ClientError(
                 f"run {self._ref.id!r} was waited for in another event loop than its client's: await it there "
                 f"(asyncio.run_coroutine_threadsafe), connect a client of its own here, or use batuta.sync"

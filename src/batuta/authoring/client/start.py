@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, TypedDict
 
 from batuta.authoring.call_options import check_seconds
@@ -64,6 +64,15 @@ def check_run_id(run_id: object) -> RunId:
         raise InvalidInput(f"{quoted(run_id)} is no run id: `describe()` and `batuta runs show` tell a run's") from None
 
 
+def no_definition(given: object, what: str, verb: str) -> InvalidInput:
+    """The error for a thing that is not a workflow or job, such as the coroutine of `start(order(17))`."""
+    if isinstance(given, Coroutine):
+        given.close()  # else Python warns that it was never awaited
+        name = getattr(given, "__name__", "it")
+        return InvalidInput(f"{name} was called here: give it and its arguments, as in {verb}({name}, ...)")
+    return InvalidInput(f"{given!r} is not a {what}: decorate it with @{what}, or give its name")
+
+
 def name_version_input(workflow: Any, args: tuple[Any, ...], version: str | None, limit: int) -> tuple[str, str, bytes]:
     """Name, version and encoded arguments of a run of that workflow, which may be given by its name."""
     if isinstance(workflow, Workflow):
@@ -72,7 +81,7 @@ def name_version_input(workflow: Any, args: tuple[Any, ...], version: str | None
         name, own = check_workflow_name(workflow), ""
         data = encode(args, f"the input of workflow {workflow!r}", limit)
     else:
-        raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow, or give its name")
+        raise no_definition(workflow, "workflow", "start")
     return name, own if version is None else version, data
 
 
@@ -91,9 +100,7 @@ def check_start_options(options: Mapping[str, Any], *, count: bool = True) -> No
         check_seconds(name, options.get(name))
     delay = options.get("delay", 0)
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e10:
-        raise InvalidInput(
-            f"delay={delay!r} must not be negative or beyond 1e10: it is a number of seconds or a timedelta"
-        )
+        raise InvalidInput(f"delay={delay!r} must be a number of seconds, or a timedelta, from 0 to 1e10")
     priority = options.get("priority", 0)
     if not isinstance(priority, int) or abs(priority) > _HIGHEST_PRIORITY:
         raise InvalidInput(

@@ -6,6 +6,7 @@ read the values, and a value can never be mistaken for a type.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -202,20 +203,37 @@ def _without(mark: Mark, names: set[str]) -> Mark:
 
 
 def class_name(kind: type) -> str:
-    """`module:qualname`; builtins have no module part. Names in a script are the same in its processes."""
-    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
+    """`module:qualname`; builtins have no module part."""
+    module = script_name() if kind.__module__ in ("__main__", "__mp_main__") else kind.__module__
     return kind.__qualname__ if module == "builtins" else f"{module}:{kind.__qualname__}"
+
+
+def script_name() -> str:
+    """The name by which other programs import the script of this one: its classes are the same there.
+
+    It is the same in its processes, where the script is `__mp_main__`. `__main__` without a file, and where another
+    module has the name.
+    """
+    main = _namespace("__main__")
+    spec, file = main.get("__spec__"), main.get("__file__") or ""
+    name: str = spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0]
+    is_taken = name in sys.modules and _namespace(name).get("__file__") != file
+    return "__main__" if is_taken or not name.replace(".", "_").isidentifier() else name
+
+
+def _namespace(module: str) -> dict[str, Any]:
+    """Of a loaded module, without asking it for attributes: a `__getattr__` or a lazy loader might import."""
+    there = sys.modules.get(module)
+    return object.__getattribute__(there, "__dict__") if isinstance(there, ModuleType) else {}
 
 
 def look_up(name: str) -> object:
     """The object of that name in the loaded modules.
 
-    Nothing is imported: a journal must not decide what code runs. So modules are not asked for attributes: a
-    `__getattr__` or a lazy loader might import.
+    Nothing is imported: a journal must not decide what code runs.
     """
     module, _, path = name.rpartition(":")
-    there: object = sys.modules.get(module or "builtins")
-    found: Any = object.__getattribute__(there, "__dict__") if isinstance(there, ModuleType) else {}
+    found: Any = _namespace("__main__" if module == script_name() else module or "builtins")
     for part in path.split("."):
         if isinstance(found, type):
             found = next((vars(one)[part] for one in found.__mro__ if part in vars(one)), None)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import UNSET
 
 from batuta.authoring.failures.conversion import STAND_IN, can_be, find_error, type_name
-from batuta.authoring.failures.error_details import classes_in, without
+from batuta.authoring.failures.error_details import classes_in, script_name, without
 from batuta.errors import InvalidInput
 from batuta.journal.failures import Failure
 
@@ -34,7 +34,7 @@ class KnownErrors:
     @classmethod
     def now(cls) -> KnownErrors:
         """The modules that are loaded now."""
-        return cls(sys.modules)
+        return cls((*sys.modules, script_name()))
 
     def decide(self, failure: Failure, declared: Sequence[type[Exception]] = (), where: str = "") -> None:
         """Write into a failure, its cause and its members what each is raised as. `declared` are the errors that the

@@ -17,7 +17,7 @@ from msgspec import Struct
 from batuta.authoring.call_options import ActivityOptions, check_seconds
 from batuta.authoring.retry import Retry
 from batuta.durations import Duration, in_seconds
-from batuta.errors import InvalidInput, WorkerError, told
+from batuta.errors import Forbidden, InvalidInput, WorkerError, told
 from batuta.ids import RunId
 from batuta.journal.records import ParentPolicy
 from batuta.serde import Codec, Decoder, decoder_for
@@ -211,6 +211,15 @@ def runtime_for(asked: str) -> Runtime:
     if runtime is None:
         raise WorkerError(f"{asked} was called outside a workflow: only workflow code that a worker runs can use it")
     return runtime
+
+
+def refuse_in_workflow() -> None:
+    """For what a client does. Raises Forbidden in workflow code: each replay would do it again."""
+    if current_runtime.get() is not None:
+        raise Forbidden(
+            "workflow code used a client, which cannot be replayed: start a child, send a signal with `send`, or use "
+            "the client in an activity"
+        )
 
 
 def kinship(asked: str) -> ChildRuntime:

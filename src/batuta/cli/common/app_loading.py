@@ -51,6 +51,8 @@ async def _called(make: Callable[[], Any], stack: AsyncExitStack) -> Any:
 
 def import_user_module(name: str) -> ModuleType:
     """Import a module as Python would from the current directory. Raises InvalidInput."""
+    if name.endswith(".py"):
+        raise InvalidInput(f"{name!r} is a file: give the name of the module, such as {name[:-3].replace('/', '.')!r}")
     if not all(part.isidentifier() for part in name.split(".")):
         raise InvalidInput(f"{name!r} is not a module: write package.module, or package.module:attribute")
     here = os.getcwd()  # the console script has its own directory there
@@ -61,6 +63,12 @@ def import_user_module(name: str) -> ModuleType:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             raise InvalidInput(_what_is_missing(name, error.name or "")) from error
+        except RuntimeError as error:
+            if "asyncio.run()" not in str(error):
+                raise
+            raise InvalidInput(
+                f"module {name!r} calls asyncio.run() when it is imported: put that under `if __name__ == '__main__':`"
+            ) from error
 
 
 def _what_is_missing(name: str, missing: str) -> str:

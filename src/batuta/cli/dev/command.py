@@ -123,8 +123,8 @@ async def _run(running: Any, sockets: list[socket], made: Any, app: App, watch: 
         await asyncio.wait({serving}, timeout=0.01)
     if running.started:
         host, at = running.servers[0].sockets[0].getsockname()[:2]
-        names = ", ".join(sorted(one.name for one in app.workflows)) or "none"
-        say(f"Batuta listens at http://{host}:{at}/ (workflows: {names}); Ctrl-C ends it")
+        names = sorted(one.name for one in app.workflows) + (["flows"] if app.flows else [])
+        say(f"Batuta listens at http://{host}:{at}/ (workflows: {', '.join(names) or 'none'}); Ctrl-C ends it")
     await asyncio.wait({serving, watching}, return_when=asyncio.FIRST_COMPLETED)
     again = watching.done()
     made.drain()

@@ -317,6 +317,20 @@ class MessageHandlers:
         for message_id, name in list(self._open.items()):
             ended = RunClosed(id, state, f"it ended before it answered update {name!r}", how)
             self._say(name, message_id, error=UpdateInterrupted(name, id) if state is _CONTINUED else ended)
+        left = {name: len(box.letters) for name, box in self._boxes.items() if box.letters}
+        if left and state is RunState.COMPLETED:
+            self._warn(left)
+
+    def _warn(self, left: dict[str, int]) -> None:
+        machine, text = self._machine, ", ".join(f"{count:,} of {name!r}" for name, count in left.items())
+        machine.log(
+            lambda: log.warning(
+                "run %s completed, and its code has not received all signals: %s",
+                machine.identity.id,
+                text,
+                extra=machine.logged,
+            )
+        )
 
     # -- queries
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from batuta.clock import Clock
 from batuta.durations import human_duration
 from batuta.engine.activities.threads import ended
+from batuta.printable import paragraph
 
 log = logging.getLogger("batuta.watchdog")
 
@@ -53,10 +54,10 @@ class Watchdog:
     def _tell(self, turn: str, held: float) -> None:
         frame = sys._current_frames().get(self._watched)
         stack = "".join(traceback.format_stack(frame)[-8:]) if frame else "no stack"
-        log.error(
+        said = (
             "%s has held up the worker for over %s: code on the event loop must not block; "
-            "move it into an activity that is a plain function, which runs in a thread\n%s",
-            turn,
-            human_duration(round(held, 1)),
-            stack,
+            "move it into an activity that is a plain function, which runs in a thread"
         )
+        args = (turn, human_duration(round(held, 1)))
+        lines = f"  {paragraph(stack)}"  # of the other thread: logging could only give that of this one
+        log.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, said, args, None, "_tell", sinfo=lines))
