@@ -42,7 +42,7 @@ def core_worker(core: Core, **settings: Any) -> AbstractAsyncContextManager[Any]
     async def take(message: Message[Response]) -> None:
         await core.take(message)
 
-    heard = subscribe(RESPONSES, take, name=SUBSCRIPTION, queue=QUEUE, retry=_RETRY)
+    heard = subscribe(RESPONSES, take, name=SUBSCRIPTION, from_start=True, queue=QUEUE, retry=_RETRY)
     return core.client.worker(queues=[QUEUE], subscriptions=[heard], **settings)
 
 

@@ -48,7 +48,7 @@ def taking(client: Batuta, tables: KeyTables, queue: str) -> Subscription:
             case ActOnClaim():
                 await _act(client, tables, request)
 
-    return subscribe(REQUESTS, take, name=SUBSCRIPTION, queue=queue, retry=_RETRY)
+    return subscribe(REQUESTS, take, name=SUBSCRIPTION, from_start=True, queue=queue, retry=_RETRY)
 
 
 async def _act(client: Batuta, tables: KeyTables, request: ActOnClaim) -> None:

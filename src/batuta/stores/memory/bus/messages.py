@@ -59,6 +59,7 @@ class BusVerbs(ABC):
             bus = unit.tables.bus
             standing = bus.subscriptions.get(row.name)
             if standing is None:
+                _take(bus)  # those of before are for others
                 bus.subscriptions[row.name] = standing = structs.replace(row, created_at=unit.now)
                 kept = [one for one in bus.messages.values() if one.taken and not one.subscription and not one.via]
                 _hand_out(bus, [standing], kept if from_start else [])
@@ -84,11 +85,8 @@ class BusVerbs(ABC):
                 if row is not None and row.state == _READY:
                     row.state, row.run_id = _BEGUN, one.run_id
             _forget_ended(unit)
-            new = [one for one in bus.messages.values() if not one.taken and not one.via][:limit]
-            for message in new:
-                message.taken = True
-            _hand_out(bus, bus.subscriptions.values(), new)
-            return BusTurn(_ready(bus, names)[:limit], len(new) == limit)
+            taken = _take(bus, limit)
+            return BusTurn(_ready(bus, names)[:limit], taken == limit)
 
     async def unsent_messages(self, via: str, limit: int) -> list[StoredMessage]:
         with self.transaction() as unit:
@@ -142,6 +140,15 @@ def _forget_ended(unit: UnitOfWork) -> None:
         waiting = [number for number, row in same if row.state == _WAITS]
         if waiting:
             deliveries[place[0], min(waiting)].state = _READY
+
+
+def _take(bus: BusTables, limit: int | None = None) -> int:
+    """Hand new messages to all subscriptions. Returns how many."""
+    new = [one for one in bus.messages.values() if not one.taken and not one.via][:limit]
+    for message in new:
+        message.taken = True
+    _hand_out(bus, bus.subscriptions.values(), new)
+    return len(new)
 
 
 def _hand_out(bus: BusTables, to: Iterable[SubscriptionRow], messages: Iterable[StoredMessage]) -> None:

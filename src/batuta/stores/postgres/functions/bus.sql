@@ -77,6 +77,36 @@ BEGIN
 END
 $$;
 
+-- Hand new messages to all subscriptions, so many at most; all when that is null. Returns whether there may be more.
+-- Under the lock of the bus.
+CREATE OR REPLACE FUNCTION batuta.take_messages(ns text, most integer) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    seen bigint[];
+    fresh bigint[];
+BEGIN
+    seen := ARRAY(
+        SELECT m.number FROM batuta.bus_messages m
+        WHERE m.namespace = ns AND m.via = '' AND NOT m.taken ORDER BY m.number LIMIT most);
+    fresh := ARRAY(
+        SELECT m.number FROM batuta.bus_messages m
+        WHERE m.namespace = ns AND m.number = ANY (seen) AND NOT m.taken ORDER BY m.number FOR UPDATE SKIP LOCKED);
+    IF cardinality(fresh) < cardinality(seen) THEN  -- those of the same key wait for one that is locked
+        fresh := ARRAY(
+            SELECT m.number FROM batuta.bus_messages m
+            WHERE m.namespace = ns AND m.number = ANY (fresh) AND NOT EXISTS (
+                SELECT FROM batuta.bus_messages o
+                WHERE o.namespace = ns AND o.number = ANY (seen) AND o.number < m.number AND NOT o.number = ANY (fresh)
+                  AND o.topic = m.topic AND o.key = m.key AND o.key <> '')
+            ORDER BY m.number);
+    END IF;
+    IF cardinality(fresh) > 0 THEN
+        UPDATE batuta.bus_messages m SET taken = true WHERE m.namespace = ns AND m.number = ANY (fresh);
+        PERFORM batuta.hand_out(ns, NULL, fresh);
+    END IF;
+    RETURN cardinality(seen) >= most AND cardinality(fresh) > 0;
+END
+$$;
+
 -- One turn: see BusStore.bus_turn. A row of nulls at the end: there may be more.
 CREATE OR REPLACE FUNCTION batuta.bus_turn(
     ns text, names text[], begun_of text[], begun_numbers bigint[], begun_runs uuid[], most integer, room integer
@@ -84,11 +114,10 @@ CREATE OR REPLACE FUNCTION batuta.bus_turn(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    seen bigint[];
-    fresh bigint[];
     ended tid[];
     gone record;
     next_of_key tid;
+    more boolean;
 BEGIN
     PERFORM batuta.hold_bus(ns);
     -- One by one: without statistics a join of many is planned as one of few.
@@ -122,25 +151,7 @@ BEGIN
         END IF;
         DELETE FROM batuta.bus_deliveries d WHERE d.ctid = gone.place;
     END LOOP;
-    seen := ARRAY(
-        SELECT m.number FROM batuta.bus_messages m
-        WHERE m.namespace = ns AND m.via = '' AND NOT m.taken ORDER BY m.number LIMIT most);
-    fresh := ARRAY(
-        SELECT m.number FROM batuta.bus_messages m
-        WHERE m.namespace = ns AND m.number = ANY (seen) AND NOT m.taken ORDER BY m.number FOR UPDATE SKIP LOCKED);
-    IF cardinality(fresh) < cardinality(seen) THEN  -- those of the same key wait for one that is locked
-        fresh := ARRAY(
-            SELECT m.number FROM batuta.bus_messages m
-            WHERE m.namespace = ns AND m.number = ANY (fresh) AND NOT EXISTS (
-                SELECT FROM batuta.bus_messages o
-                WHERE o.namespace = ns AND o.number = ANY (seen) AND o.number < m.number AND NOT o.number = ANY (fresh)
-                  AND o.topic = m.topic AND o.key = m.key AND o.key <> '')
-            ORDER BY m.number);
-    END IF;
-    IF cardinality(fresh) > 0 THEN
-        UPDATE batuta.bus_messages m SET taken = true WHERE m.namespace = ns AND m.number = ANY (fresh);
-        PERFORM batuta.hand_out(ns, NULL, fresh);
-    END IF;
+    more := batuta.take_messages(ns, most);
     RETURN QUERY
     SELECT r.name, m.number, m.topic, m.id, m.key, m.body, m.at
     FROM (
@@ -158,7 +169,7 @@ BEGIN
         SELECT b.number, b.topic, b.id, b.key, b.body, b.at FROM batuta.bus_messages b
         WHERE b.namespace = ns AND b.number = r.number LIMIT 1) m
     ORDER BY r.number, r.name;
-    IF cardinality(seen) >= most AND cardinality(fresh) > 0 THEN
+    IF more THEN
         RETURN NEXT;
     END IF;
 END
@@ -172,6 +183,9 @@ DECLARE
     fresh boolean;
 BEGIN
     PERFORM batuta.hold_bus(ns);
+    IF NOT EXISTS (SELECT FROM batuta.bus_subscriptions s WHERE s.namespace = ns AND s.name = called) THEN
+        PERFORM batuta.take_messages(ns, NULL);  -- those of before are for others
+    END IF;
     INSERT INTO batuta.bus_subscriptions AS s (namespace, name, topic, via, ordered, created_at)
     VALUES (ns, called, its_topic, its_via, in_order, batuta.batuta_now())
     ON CONFLICT (namespace, name) DO UPDATE SET ordered = excluded.ordered

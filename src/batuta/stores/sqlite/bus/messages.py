@@ -69,14 +69,16 @@ class BusVerbs(ABC):
 
     async def put_subscription(self, row: SubscriptionRow, *, from_start: bool = False) -> SubscriptionRow:
         values = structs.asdict(row) | {"namespace": self.namespace, "now": self.clock_now()}
-        handed = values | {"taken": 1, "first": 0, "last": _AFTER_ALL}
+        every = values | {"first": 0, "last": _AFTER_ALL}
 
         def work(cursor: sqlite3.Cursor) -> SubscriptionRow:
-            is_new = cursor.execute(Q["put_subscription"], values).rowcount
-            if is_new and from_start:
-                cursor.execute(Q["hand_out"], handed)
-            elif not is_new:
+            if _structs(SubscriptionRow, cursor.execute(Q["subscription"], values)):
                 cursor.execute(Q["order_subscription"], values)
+            else:
+                _take(cursor, every)  # those of before are for others
+                cursor.execute(Q["put_subscription"], values)
+                if from_start:
+                    cursor.execute(Q["hand_out"], every | {"taken": 1})
             return _structs(SubscriptionRow, cursor.execute(Q["subscription"], values))[0]
 
         found = await self._writer.write(work)
@@ -97,7 +99,6 @@ class BusVerbs(ABC):
 
     async def bus_turn(self, names: Sequence[str], begun: Sequence[Begun], limit: int) -> BusTurn:
         shared: dict[str, Any] = {"namespace": self.namespace, "limit": limit, "room": WINDOW}
-        shared |= {"name": None, "taken": 0}
         rows = [structs.asdict(row) | {"run_id": row.run_id.bytes} | shared for row in begun]
 
         def work(cursor: sqlite3.Cursor) -> BusTurn:
@@ -108,9 +109,7 @@ class BusVerbs(ABC):
             row = one(cursor.execute(Q["new_messages"], shared))
             found = 0 if row is None else row[2]
             if row is not None and found:
-                fresh = shared | {"first": row[0], "last": row[1]}
-                cursor.execute(Q["hand_out"], fresh)
-                cursor.execute(Q["take_messages"], fresh)
+                _take(cursor, shared | {"first": row[0], "last": row[1]})
             return BusTurn(_ready(cursor, names, shared), found == limit)
 
         return await self._writer.write(work, aside=limit > _MANY)
@@ -145,6 +144,12 @@ class BusVerbs(ABC):
     def _read_bus(self, kind: type[S], statement: str, **values: Any) -> list[S]:
         given = values | {"namespace": self.namespace}
         return self._readers.read(lambda connection: _structs(kind, connection.execute(Q[statement], given)))
+
+
+def _take(cursor: sqlite3.Cursor, values: dict[str, Any]) -> None:
+    """Hand new messages from the first to the last of these numbers to all subscriptions."""
+    cursor.execute(Q["hand_out"], values | {"name": None, "taken": 0})
+    cursor.execute(Q["take_messages"], values)
 
 
 def _ready(cursor: sqlite3.Cursor, names: Sequence[str], shared: dict[str, Any]) -> list[Delivery]:

@@ -70,6 +70,22 @@ class BusConformance:
         assert [(one.subscription, one.id) for one in found] == [("books", "a"), ("mail", "a"), ("mail", "b")]
         assert (found[0].topic, found[0].body) == ("orders", '{"id":"a","\u00e9":1}')
 
+    async def test_a_new_subscription_gets_nothing_of_before_though_no_turn_has_seen_it(self, store: Store) -> None:
+        await subscribe(store, "mail")
+        await store.publish_messages([message("a", "k"), message("b", "k")])
+        await subscribe(store, "books")
+        await store.publish_messages([message("c", "k")])
+        found = await turn(store, [], 100)
+        assert [(one.subscription, one.id) for one in found] == [("mail", "a"), ("books", "c")]
+        assert await store.drop_subscription("mail")
+        await store.publish_messages([message("d")])
+        await subscribe(store, "mail")
+        await subscribe(store, "mail", ordered=False)
+        await subscribe(store, "all", from_start=True)
+        await store.publish_messages([message("e")])
+        assert ids((await store.bus_turn(["mail"], [], 100)).deliveries) == ["e"]
+        assert ids((await store.bus_turn(["all"], [], 100)).deliveries) == ["a", "d", "e"]
+
     async def test_a_delivery_is_returned_until_it_is_a_run(self, store: Store) -> None:
         await subscribe(store)
         await store.publish_messages([message("a")])
