@@ -1,6 +1,11 @@
 """The server inside an application of the user's own, and problems in the application's own routes."""
 
+import os
+import re
+import subprocess
+import sys
 from typing import Annotated
+from urllib.request import urlopen
 
 import pytest
 from msgspec import Meta, Struct
@@ -175,3 +180,21 @@ def test_actions_of_a_page_need_titles_of_their_own() -> None:
     twice = [Action(title=title, form=Refund, act=act) for title in ("Pay", "pay!")]
     with pytest.raises(InvalidInput, match="each one once"):
         Page("Money", "/money", read, actions=twice)
+
+
+@pytest.mark.timeout(120)
+def test_an_open_stream_does_not_keep_the_application_from_ending(sqlite_url: str) -> None:
+    """Uvicorn tells the application to end only when every stream has ended: it waited for the browser to leave."""
+    words = [sys.executable, "-m", "uvicorn", "tests.extra.dashboard.mounted:app", "--port", "0"]
+    env = os.environ | {"BATUTA_DATABASE_URL": sqlite_url}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stderr is not None
+            address = next(hit[0] for line in process.stderr if (hit := re.search(r"http://127\.0\.0\.1:\d+", line)))
+            with urlopen(f"{address}/tools/batuta/api/v1/events", timeout=60) as stream:
+                assert stream.readline() == b"event: hello\n"
+                process.terminate()
+                assert b'event: bye\ndata: {"reason":"shutdown"}' in stream.read()
+            process.wait(60)
+        finally:
+            process.kill()

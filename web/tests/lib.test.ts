@@ -13,6 +13,8 @@ describe("JSON", () => {
   it("is told by what changed", () => {
     expect(changes({ rate: null, concurrency: 20 }, { rate: "200/min", concurrency: 20 })).toBe("rate none → 200/min");
     expect(changes(null, { id: "a", at: 1, key_rate: null })).toBe("id a · at 1");
+    expect(changes("closed", "open")).toBe("closed → open");
+    expect(changes(null, "open")).toBe("open");
     expect(changes(null, null)).toBe("");
   });
   it("is cut into parts that make the same text", () => {

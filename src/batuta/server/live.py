@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -49,8 +50,8 @@ class EventsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
 class Feed:
     """Looks at one namespace for all streams that are open for it."""
 
-    def __init__(self, client: Batuta) -> None:
-        self._client = client
+    def __init__(self, client: Batuta, ending: asyncio.Event) -> None:
+        self._client, self._ending = client, ending
         self.digests: dict[str, str] = {}
         """The state of each topic now; of a run under `run:<run id>`."""
         self.runs: dict[str, Description | None] = {}
@@ -88,6 +89,8 @@ class Feed:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(LOOK)
+            if uvicorn_ends():
+                self._ending.set()
             try:
                 await self.look()
                 self._troubled = False
@@ -142,6 +145,11 @@ class Feed:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
+def uvicorn_ends() -> bool:
+    """Uvicorn waits for open streams before it tells an application to end. What it has for SIGTERM knows earlier."""
+    return bool(getattr(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), "should_exit", False))
+
+
 def _run_facts(run: Description | None) -> Any:
     if run is None:
         return None
@@ -162,7 +170,7 @@ class LiveFeeds:
         self.ending = asyncio.Event()
 
     def feed(self, client: Batuta) -> Feed:
-        return self._feeds.setdefault(client.namespace.name, Feed(client))
+        return self._feeds.setdefault(client.namespace.name, Feed(client, self.ending))
 
     async def close(self) -> None:
         self.ending.set()

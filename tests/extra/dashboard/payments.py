@@ -11,6 +11,7 @@ from typing import Any, Literal
 import batuta
 from batuta import App, Queue, Retry, Schedule, Signal, Update, activity, cron, every, job, run_child, workflow
 from batuta.authoring.client.acting import acting_as
+from batuta.bus import Message, subscribe
 from batuta.client import Batuta
 from batuta.clock import SECOND, SystemClock
 from batuta.engine.backend.middleware import backend_for
@@ -166,6 +167,16 @@ async def settle(batch: str) -> str:
     return f"settled {batch}"
 
 
+async def book(message: Message[dict[str, Any]]) -> None:
+    """In the ledger."""
+
+
+async def score(message: Message[dict[str, Any]]) -> None:
+    """How risky a payment is."""
+    if message.payload["cents"] > 500_000:
+        raise ValueError("the model knows no such amounts")
+
+
 DISPUTE: dict[str, Any] = {
     "name": "dispute",
     "description": "Pays small disputes back at once; a person decides about the others.",
@@ -201,6 +212,12 @@ APP = App(
         Schedule("payouts", cron("*/20 * * * *"), payout_batch, 40),
         Schedule("statements", cron("0 6 * * 1-5", zone="America/Sao_Paulo"), payout_batch, 12),
     ],
+    subscriptions=[
+        subscribe("payments.settled", book, name="ledger"),
+        subscribe("payments.settled", score, name="risk", retry=Retry(attempts=2, first=0.1)),
+        subscribe("claims.opened", book, name="claims-ledger"),
+    ],
+    webhooks=True,
     retention=[Retention("30d"), Retention("3d", workflow="send_webhook")],
 )
 

@@ -131,3 +131,16 @@ def test_the_first_key_turns_sign_in_on_and_keys_are_rotated_and_revoked(
         dialog.get_by_role("button", name="Revoke").click()
         expect(page.get_by_text("revoked", exact=True).first).to_be_visible()
         page.close()
+
+
+def test_the_menu_of_the_last_row_is_in_sight(site: Site, open_page: OpenPage, expect: Any) -> None:
+    """The table, which scrolls, cut it off."""
+    site.ask("schedules", {"id": "only", "name": "checkout", "input": ["a", 1], "every": 3600})
+    for width in (1440, 360):
+        page = open_page(site, "/schedules", width=width)
+        page.locator("summary", has_text="More").last.click()
+        delete = page.get_by_role("button", name="Delete…").last
+        expect(delete).to_be_in_viewport(ratio=1)
+        top = "(one) => { const {x, y, width, height} = one.getBoundingClientRect(); "
+        top += "return document.elementFromPoint(x + width / 2, y + height / 2) === one }"
+        assert delete.evaluate(top)

@@ -92,7 +92,7 @@ def test_retention_is_set_and_pruned_after_a_count(site: Site, open_page: OpenPa
     page.locator("dialog input[name=keep]").fill("2w")
     page.locator("dialog").get_by_role("button", name="Save").click()
     row = page.locator("tr").filter(has_text="mail")
-    expect(row).to_contain_text("14d")
+    expect(row).to_contain_text("14 d")
     page.get_by_role("button", name="Prune now…").click()
     expect(page.locator("dialog")).to_contain_text("No run is older than the rules allow.")
     page.keyboard.press("Escape")

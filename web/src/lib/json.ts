@@ -28,6 +28,7 @@ export function brief(value: Json | undefined, longest = 80): string {
 
 /** What an act made different: "rate none → 200/min". What only one of them has is told as it is: "limit 50". */
 export function changes(before: Json, after: Json, longest = 90): string {
+  if ([before, after].some((one) => one !== null && !asObject(one))) return cut(before === null ? bare(after) : `${bare(before)} → ${bare(after)}`, longest);
   const [old, now] = [asObject(before) ?? {}, asObject(after) ?? {}];
   const shown = Object.entries(after === null ? old : now).filter(([key, value]) => (key in old && after !== null ? inline(old[key] ?? null) !== inline(value) : !isEmpty(value)));
   return cut(shown.map(([key, value]) => `${key.replaceAll("_", " ")} ${key in old && after !== null ? `${bare(old[key])} → ` : ""}${bare(value)}`).join(" · "), longest);

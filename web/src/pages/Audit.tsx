@@ -158,6 +158,11 @@ export default function Audit(): JSX.Element {
 
 /** What was changed, and how it was asked for, without the reason. */
 function said(row: AuditRow): string {
-  const { reason: _, ...after } = (row.after ?? {}) as Record<string, Json>; // it stands above
-  return changes(row.before, row.after === null ? row.detail : after);
+  return changes(withoutReason(row.before), withoutReason(row.after ?? row.detail));
+}
+
+function withoutReason(value: Json): Json {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
+  const { reason: _, ...rest } = value; // it stands above
+  return rest;
 }

@@ -86,9 +86,9 @@ function Subscriptions({ page, drop }: { page: BusPage; drop: (one: BusSubscript
             <th>Name</th>
             <th>Topic</th>
             <th>State</th>
-            <th class="num">Waiting</th>
-            <th class="num">Running</th>
-            <th>Oldest</th>
+            <th class="n">Waiting</th>
+            <th class="n">Running</th>
+            <th class="n">Oldest</th>
             <th>
               <span class="unseen">Acts</span>
             </th>
@@ -99,28 +99,25 @@ function Subscriptions({ page, drop }: { page: BusPage; drop: (one: BusSubscript
             <tr key={one.name}>
               <td>
                 <span class="strong">{one.name}</span>
-                <div class="faint small">
-                  {one.via || "store"}
-                  {one.ordered ? "" : ", no order"}
-                </div>
+                <div class="faint small">{[one.via && `through ${one.via}`, one.ordered ? "in order by key" : "in any order"].filter(Boolean).join(", ")}</div>
               </td>
               <td data-label="Topic" class="mono">
                 {one.topic}
               </td>
               <td data-label="State">{one.dead_letters > 0 ? <Link to="/dead-letters" query={named(one.job)}><Chip look={look(one)} /></Link> : <Chip look={look(one)} />}</td>
-              <td data-label="Waiting" class="num">
+              <td data-label="Waiting" class="n">
                 {grouped(one.waiting)}
                 {one.behind !== null && <div class="faint small">{grouped(one.behind)} at {one.via}</div>}
               </td>
-              <td data-label="Running" class="num">
-                <Link to="/runs" query={`kind=job&${named(one.job)}`}>{grouped(one.running)}</Link>
+              <td data-label="Running" class="n">
+                <Link class={one.running ? "link" : "link-quiet"} to="/runs" query={`kind=job&${named(one.job)}`}>{grouped(one.running)}</Link>
               </td>
-              <td data-label="Oldest">
+              <td data-label="Oldest" class="n">
                 <Ago at={iso(one.oldest_at)} />
               </td>
-              <td>
+              <td class="n">
                 {may("admin", who) && (
-                  <button type="button" class="btn small" onClick={() => drop(one)}>
+                  <button type="button" class="btn slim danger" onClick={() => drop(one)}>
                     Delete
                   </button>
                 )}
@@ -134,6 +131,7 @@ function Subscriptions({ page, drop }: { page: BusPage; drop: (one: BusSubscript
 }
 
 function Topics({ page }: { page: BusPage }): JSX.Element {
+  const hasBroker = page.topics.some((one) => one.unsent > 0) || page.subscriptions.some((one) => one.via !== "");
   return (
     <section class="card scroll-x">
       <header>
@@ -143,26 +141,28 @@ function Topics({ page }: { page: BusPage }): JSX.Element {
         <thead>
           <tr>
             <th>Name</th>
-            <th class="num">Messages kept</th>
-            <th class="num">Wait for the broker</th>
-            <th>Last</th>
+            <th class="n">Messages kept</th>
+            {hasBroker && <th class="n">Wait for the broker</th>}
+            <th class="n">Last</th>
           </tr>
         </thead>
         <tbody>
           {page.topics.map((one) => (
             <tr key={one.name}>
               <td>
-                <button type="button" class="plain mono strong" aria-pressed={one.name === page.topic} onClick={() => setQuery(new URLSearchParams({ topic: one.name }))}>
+                <button type="button" class="plain mono strong link" aria-pressed={one.name === page.topic} onClick={() => setQuery(new URLSearchParams({ topic: one.name }))}>
                   {one.name}
                 </button>
               </td>
-              <td data-label="Messages kept" class="num">
+              <td data-label="Messages kept" class="n">
                 {grouped(one.messages)}
               </td>
-              <td data-label="Wait for the broker" class="num">
-                {grouped(one.unsent)}
-              </td>
-              <td data-label="Last">
+              {hasBroker && (
+                <td data-label="Wait for the broker" class="n">
+                  {grouped(one.unsent)}
+                </td>
+              )}
+              <td data-label="Last" class="n">
                 <Ago at={iso(one.last_at)} />
               </td>
             </tr>
@@ -184,25 +184,25 @@ function Failed({ page }: { page: BusPage }): JSX.Element {
           <tr>
             <th>Delivery</th>
             <th>Error</th>
-            <th>When</th>
             <th>Dead letters</th>
+            <th class="n">When</th>
           </tr>
         </thead>
         <tbody>
           {page.failed.map((one) => (
             <tr key={one.run_id}>
               <td class="mono">
-                <Link to={runPath(one.run_id)}>{one.id}</Link>
+                <Link class="link" to={runPath(one.run_id)}>{one.id}</Link>
               </td>
               <td data-label="Error">
                 {one.error}
                 <div class="faint small">{one.message}</div>
               </td>
-              <td data-label="When">
-                <Ago at={one.at} />
-              </td>
               <td data-label="Dead letters">
-                <Link to="/dead-letters" query={named(one.name)}>{one.name}</Link>
+                <Link class="link" to="/dead-letters" query={named(one.name)}>{one.name}</Link>
+              </td>
+              <td data-label="When" class="n">
+                <Ago at={one.at} />
               </td>
             </tr>
           ))}
@@ -229,8 +229,8 @@ function Messages({ page }: { page: BusPage }): JSX.Element {
               <th>Key</th>
               <th>Type</th>
               <th>From</th>
-              <th>Published</th>
               <th>State</th>
+              <th class="n">Published</th>
             </tr>
           </thead>
           <tbody>
@@ -246,11 +246,11 @@ function Messages({ page }: { page: BusPage }): JSX.Element {
                 <td data-label="From" class="mono dim">
                   {one.source}
                 </td>
-                <td data-label="Published">
-                  <Ago at={one.published_at} />
-                </td>
                 <td data-label="State">
                   {one.problem ? <Chip look={{ tone: "fail", label: "cannot be read" }} /> : <Chip look={one.taken ? { tone: "done", label: one.via ? "sent" : "handed out" } : { tone: "wait", label: "waits" }} />}
+                </td>
+                <td data-label="Published" class="n">
+                  <Ago at={one.published_at} />
                 </td>
               </tr>
             ))}

@@ -92,11 +92,11 @@ function Entities({ cache }: { cache: CacheDocument }): JSX.Element {
         <thead>
           <tr>
             <th>Entity</th>
-            <th class="num">Hits</th>
-            <th class="num">Looks</th>
-            <th class="num">Known to be absent</th>
-            <th class="num">Mean</th>
-            <th class="num">Failed</th>
+            <th class="n">Hits</th>
+            <th class="n">Looks</th>
+            <th class="n">Known to be absent</th>
+            <th class="n">Mean</th>
+            <th class="n">Failed</th>
           </tr>
         </thead>
         <tbody>
@@ -106,22 +106,22 @@ function Entities({ cache }: { cache: CacheDocument }): JSX.Element {
             return (
               <tr key={one.entity}>
                 <td class="mono strong">{one.entity}</td>
-                <td data-label="Hits" class="num">
+                <td data-label="Hits" class="n">
                   <span class="row-gap">
                     {share === null ? "–" : percent(share)}
                     {share !== null && looks >= ENOUGH && share < LOW && <Chip look={{ tone: "retry", label: "low" }} />}
                   </span>
                 </td>
-                <td data-label="Looks" class="num">
+                <td data-label="Looks" class="n">
                   {grouped(looks)}
                 </td>
-                <td data-label="Known to be absent" class="num">
+                <td data-label="Known to be absent" class="n">
                   {grouped(one.absent)}
                 </td>
-                <td data-label="Mean" class="num">
+                <td data-label="Mean" class="n">
                   {looks === 0 ? "–" : `${((one.seconds / looks) * 1000).toFixed(2)} ms`}
                 </td>
-                <td data-label="Failed" class="num">
+                <td data-label="Failed" class="n">
                   {grouped(one.failed)}
                 </td>
               </tr>

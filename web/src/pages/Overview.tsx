@@ -253,7 +253,7 @@ function Queues({ data }: { data: Document }): JSX.Element {
     <section class="card">
       <header>
         <h2>
-          <Link to="/queues">Queues</Link>
+          <Link class="link-quiet" to="/queues">Queues</Link>
         </h2>
         <span class="small faint">ready, and the oldest of them</span>
       </header>
@@ -292,7 +292,7 @@ function Workers({ data }: { data: Document }): JSX.Element {
     <section class="card">
       <header>
         <h2>
-          <Link to="/workers">Workers</Link>
+          <Link class="link-quiet" to="/workers">Workers</Link>
         </h2>
         <span class="small faint">ring: what is left of the lease</span>
       </header>

@@ -60,7 +60,7 @@ export default function Queues(): JSX.Element {
                   <th class="n">Running</th>
                   <th class="n">Workers</th>
                   {LIMITS.map(([name, label]) => (
-                    <th key={name} class="n">
+                    <th key={name} class="n wraps">
                       {label}
                     </th>
                   ))}

@@ -7,6 +7,7 @@ import { CopyButton } from "../components/Copy";
 import { Dialog } from "../components/Dialog";
 import { Empty, Loading, Trouble } from "../components/Empty";
 import { Icon } from "../components/Icon";
+import { Menu } from "../components/Menu";
 import { Chip, StateChip } from "../components/StateChip";
 import { Ago, Took } from "../components/Time";
 import { attemptFailure } from "../lib/failures";
@@ -147,11 +148,11 @@ function EndpointRow(props: { one: WebhookEndpoint; edit: () => void; act: (verb
           </div>
         )}
       </td>
-      <td data-label="Allows" class="dim">
+      <td data-label="Allows" class="dim nowrap">
         {one.limit || "10 at once"}
       </td>
       <td class="n">
-        <span class="row-gap acts">
+        <span class="row-gap end">
           {may("operator", who) && one.enabled && (
             <button
               type="button"
@@ -172,17 +173,14 @@ function EndpointRow(props: { one: WebhookEndpoint; edit: () => void; act: (verb
             </button>
           )}
           {may("admin", who) && (
-            <>
-              <button type="button" class="btn slim" onClick={props.edit}>
-                Change
-              </button>
-              <button type="button" class="btn slim" onClick={() => props.act("rotate")}>
-                Rotate
-              </button>
-              <button type="button" class="btn slim danger" onClick={() => props.act("delete")}>
-                Delete
-              </button>
-            </>
+            <Menu
+              label="More"
+              items={[
+                { label: "Change…", act: props.edit },
+                { label: "Rotate the secret…", act: () => props.act("rotate") },
+                { label: "Delete…", danger: true, act: () => props.act("delete") },
+              ]}
+            />
           )}
         </span>
       </td>
@@ -249,7 +247,7 @@ function Deliveries(props: { runs: Run[]; endpoints: WebhookEndpoint[]; query: U
         </div>
       )}
       <p class="faint small facts-list">
-        The newest 50. <Link to="/runs" query={new URLSearchParams({ kind: "job", name: "batuta.webhook" })}>All deliveries</Link>
+        The newest 50. <Link class="link" to="/runs" query={new URLSearchParams({ kind: "job", name: "batuta.webhook" })}>All deliveries</Link>
       </p>
     </section>
   );
@@ -279,7 +277,7 @@ function DeliveryRow(props: { run: Run; url: string; open: boolean; toggle: () =
         </td>
         <td data-label="State">
           <StateChip state={run.state} />
-          {run.reason && <div class="faint small">{run.reason}</div>}
+          {run.reason && <div class="faint small">{run.reason.startsWith("gate:") ? "for the breaker or limit of its endpoint" : run.reason}</div>}
         </td>
         <td data-label="Sent" class="n">
           <Ago at={run.created_at} />

@@ -70,10 +70,15 @@ export default function Workers(): JSX.Element {
                         {worker.pid}
                       </td>
                       <td data-label="Queues" class="mono">
-                        {worker.queues.join(", ")}
+                        {worker.queues.map((name, index) => (
+                          <Fragment key={name}>
+                            {index > 0 && ", "}
+                            <span class="nowrap">{name}</span>
+                          </Fragment>
+                        ))}
                       </td>
                       <td data-label="Code">
-                        <button type="button" class="plain link" aria-expanded={open === worker.worker_id} onClick={() => setOpen(open === worker.worker_id ? null : worker.worker_id)}>
+                        <button type="button" class="plain link nowrap" aria-expanded={open === worker.worker_id} onClick={() => setOpen(open === worker.worker_id ? null : worker.worker_id)}>
                           {served(worker)}
                         </button>
                         {differs(worker, versions) && <span class="tries">other code than the newest</span>}
@@ -131,7 +136,8 @@ function codeOf(worker: Worker, kind: string): [string, string][] {
     const [, of, name] = /^(activity|job):(.*)$/s.exec(key) ?? [key, "workflow", key];
     return [of ?? "", name ?? "", print];
   });
-  return found.filter(([of, name]) => of === kind && !name.startsWith("batuta.")).map(([, name, print]) => [name, print]);
+  const jobs = new Set(found.filter(([of]) => of === "job").map(([, name]) => name)); // each is an activity, too
+  return found.filter(([of, name]) => of === kind && !name.startsWith("batuta.") && !(of === "activity" && jobs.has(name))).map(([, name, print]) => [name, print]);
 }
 
 /** "6 workflows, 1 job". */
