@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from batuta import InvalidInput, RunFailed, activity, connect, continue_as_new, workflow
+from batuta.cache import Entity, open_cache
 from batuta.resilience.deadlines import Deadlines, deadline, deadline_headers, read_deadline, timeout_left
 from batuta.resilience.degradation import ReadFrom, StaleWhileError, accept_or_run, read_from
 from batuta.testing import Environment, in_virtual_time
@@ -56,6 +58,8 @@ async def test_a_quick_run_gives_its_result_and_a_slow_one_a_place_to_ask() -> N
             assert not (await accept_or_run(client, entry, True, wait=30, id="slow")).done
         with pytest.raises(RunFailed, match="no such key"):
             await accept_or_run(client, entry, False, True, wait=30)
+        odd = await accept_or_run(client, entry, True, wait=0, id="a b/c?é")
+        assert odd.headers["Location"] == "/api/v1/runs/a%20b%2Fc%3F%C3%A9"
         go.set()
         again = await accept_or_run(client, entry, True, wait=30, id="slow", status_url=lambda id: f"/k/{id}")
         assert (again.done, again.result, again.status_url) == (True, "made", "/k/slow")
@@ -156,6 +160,31 @@ async def test_what_was_read_is_given_when_reading_fails() -> None:
             StaleWhileError(load, **bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kept", ["in memory", "in a cache"])
+async def test_a_failed_load_whose_readers_have_left_is_no_error_of_the_loop(kept: str) -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def load(*_: str) -> str:
+        began.set()
+        await go.wait()
+        raise OSError("away")
+
+    async with await open_cache("memory://") as cache:
+        stale, entity = StaleWhileError(load, fresh=1, stale=1), Entity(cache, "a:b:{id}", str, lifetime=1)
+        reader = asyncio.ensure_future(stale.get("a") if kept == "in memory" else entity.get_or_load(load, id="a"))
+        await began.wait()
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+        go.set()
+        while stale._loading or entity._loading:
+            await asyncio.sleep(0)
+        del reader
+        gc.collect()
+    assert not complaints
+
+
 # -- deadlines
 
 
@@ -219,6 +248,9 @@ def test_a_deadline_travels_in_headers() -> None:
         assert timeout_left() == 0
     assert read_deadline({"x-timeout-left": "1.5", "grpc-timeout": "9S"}) == 1.5
     assert [read_deadline({"Grpc-Timeout": one}) for one in ("2H", "3M", "4S", "5m")] == [7200, 180, 4, 0.005]
+    assert read_deadline({"grpc-timeout": "99999999H"}) == 10**8
+    with deadline(read_deadline({"grpc-timeout": "99999999H"})):
+        assert timeout_left() == pytest.approx(10**8, abs=60)
     for bad in (
         {"X-Timeout-Left": "soon"},
         {"X-Timeout-Left": "-1"},

@@ -202,6 +202,8 @@ class Entity(Generic[T]):
     def _landed(self, key: str, task: asyncio.Task[T | None]) -> None:
         if self._loading.get(key) is task:
             del self._loading[key]
+        if not task.cancelled():
+            task.exception()  # its readers may all have left: then nobody else looks at it
 
     async def _load(self, key: str, load: Load[T], *, only_if_free: bool) -> T | None:
         """Load it under a lock, or get what another process loads meanwhile."""

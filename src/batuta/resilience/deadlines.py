@@ -94,7 +94,7 @@ def read_deadline(headers: Mapping[str, str]) -> float | None:
     found = _GRPC.fullmatch(text)
     if found is None:
         raise InvalidInput(f"{GRPC_HEADER}: {text[:100]!r} must be a number and a unit, such as 1500m")
-    return int(found[1]) * _UNITS[found[2]]
+    return min(int(found[1]) * _UNITS[found[2]], _LONGEST)  # clients without a deadline may send 99999999H
 
 
 Scope = MutableMapping[str, Any]

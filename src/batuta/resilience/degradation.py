@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -78,7 +79,7 @@ async def accept_or_run(
     seconds = check_wait("wait", wait)
     left = timeout_left()
     handle = await client.start(workflow, *args, **options)
-    url = status_url(handle.id) if callable(status_url) else status_url.replace("{id}", handle.id)
+    url = status_url(handle.id) if callable(status_url) else status_url.replace("{id}", quote(handle.id, safe=":@"))
     made: Accepted[Any] = Accepted(done=False, id=handle.id, run_id=handle.run_id, status_url=url)
     try:
         made.result = await handle.result(timeout=seconds if left is None else min(seconds, left))
@@ -239,6 +240,7 @@ class StaleWhileError(Generic[K, T]):
         loading = self._loading.get(key)
         if loading is None:
             loading = self._loading[key] = asyncio.ensure_future(self._read(key))
+            loading.add_done_callback(_seen)
         return await asyncio.shield(loading)
 
     async def _read(self, key: K) -> T:
@@ -251,3 +253,9 @@ class StaleWhileError(Generic[K, T]):
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
         return value
+
+
+def _seen(load: asyncio.Future[Any]) -> None:
+    """Its callers may all have left: then nobody else looks at its error."""
+    if not load.cancelled():
+        load.exception()
