@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -22,11 +21,6 @@ _PARTS = ((86_400, "day", "days"), (3_600, "h", "h"), (60, "min", "min"))
 def in_seconds(value: Any) -> Any:
     """A timedelta as seconds; anything else as it is, for the check that follows."""
     return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def options_in_seconds(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with each timedelta as seconds; a memo is the caller's own value and stays."""
-    return {name: value if name == "memo" else in_seconds(value) for name, value in options.items()}
 
 
 def fields_in_seconds(struct: Struct, *names: str) -> None:

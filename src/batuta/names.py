@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from reprlib import Repr
+from typing import Any
 
 from batuta.errors import InvalidInput, TooLarge
 
@@ -15,8 +16,15 @@ _shown = Repr()
 _shown.maxstring = _shown.maxother = 100
 
 
+def plain(value: Any) -> Any:
+    """A text of a class that derives from `str` as a plain one: drivers and encoders refuse it, or call its methods.
+    Anything else as it is, for the check that follows."""
+    return str.__str__(value) if isinstance(value, str) and type(value) is not str else value
+
+
 def check_name(name: object, what: str) -> str:
     """A name that every store, URL and log can carry. Raises InvalidInput."""
+    name = plain(name)
     if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or not name.isprintable():
         raise InvalidInput(f"{what} {quoted(name)} must be 1 to {_LONGEST_NAME} printable characters")
     return name
@@ -31,6 +39,7 @@ def check_reason(reason: object, what: str = "reason") -> str:
 
 def check_text(text: object, what: str) -> str:
     """Check text that every store can keep, of any length. Raises InvalidInput."""
+    text = plain(text)
     if not isinstance(text, str) or readable(text) != text:
         raise InvalidInput(f"{what}={quoted(text)} must be text, without NUL and without halves of surrogate pairs")
     return text
@@ -47,6 +56,7 @@ def check_filter(name: str, value: object) -> str | None:
     """Check an id or prefix to look for. Raises InvalidInput."""
     if value is None:
         return None
+    value = plain(value)
     if not isinstance(value, str) or len(value) > LONGEST_ID:
         raise InvalidInput(f"{name}={quoted(value)} must be a string of at most {LONGEST_ID} characters")
     return value

@@ -14,6 +14,7 @@ import pytest
 
 from batuta import (
     InvalidInput,
+    Queue,
     Retry,
     RunFailed,
     RunState,
@@ -22,6 +23,7 @@ from batuta import (
     call,
     connect,
     job,
+    run_child,
     workflow,
 )
 from batuta.errors import (
@@ -36,6 +38,8 @@ from batuta.errors import (
 )
 from batuta.journal.records import MessageKind
 from batuta.settings import Settings
+from batuta.testing import Environment
+from batuta.testing.stores import AnyStoreName
 from tests.engine.kit import commands, parked, world
 
 
@@ -212,6 +216,48 @@ async def test_a_bad_id_is_refused(id: Any) -> None:
             await env.start(relays, 1, id=id)
 
 
+class Odd(str):
+    """A text whose own methods fail."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("it cannot be compared")
+
+    def __hash__(self) -> int:
+        raise RuntimeError("it cannot be hashed")
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
+async def test_a_text_of_a_class_of_its_own_is_taken_as_plain_text(store: AnyStoreName) -> None:
+    @workflow
+    async def asks() -> Any:
+        return await echo.with_options(queue=Odd("default"))(await run_child(relays, 1, id=Odd("child"), queue=None))
+
+    @job
+    async def sends() -> str:
+        return "sent"
+
+    queues: list[str | Queue] = ["default", Queue("narrow", concurrency=1)]
+    async with Environment(
+        workflows=[asks, relays], activities=[echo], jobs=[sends], queues=queues, store=store
+    ) as env:
+        handle = await env.start(asks, id=Odd("o-1"), queue=Odd("default"), key=Odd("k"))
+        assert await handle.result() == 1
+        assert (await env.get(Odd("o-1"))).run_id == handle.run_id
+        for key in (Odd("k"), "k"):  # one that cannot be compared once ended all claims of the queue in memory
+            assert await env.run(sends, queue="narrow", key=key) == "sent"
+        waits = await env.start(relays, 1, delay=60, version=Odd("7"))
+        assert await waits.cancel(Odd("no more"))
+        assert (await waits.describe()).reason == "no more"
+
+
+@pytest.mark.parametrize("name", ["queue", "key", "tags", "delay", "priority", "if_exists", "version"])
+async def test_an_option_that_is_none_is_not_given(name: str) -> None:
+    async with world(relays, echo) as env:
+        assert await env.run(relays, 1, **{name: None}) == 1
+
+
 @pytest.mark.parametrize("name", ["a\0b", "x" * 201, "line\nbreak"])
 def test_a_bad_name_is_refused_at_definition(name: str) -> None:
     with pytest.raises(InvalidInput, match="workflow name"):
@@ -233,6 +279,9 @@ def test_a_bad_name_is_refused_at_definition(name: str) -> None:
         ({"tags": {"bank": "b\x001"}}, "NUL"),
         ({"queue": ""}, "queue"),
         ({"queue": "a\0"}, "queue"),
+        ({"key": 0}, "key 0 must be"),
+        ({"tags": []}, "must map strings to strings"),
+        ({"headers": 0}, "must map strings to strings"),
         ({"if_exists": "maybe"}, "must be one of return, reject, restart"),
         ({"tags": {"a": 1}}, "must map strings to strings"),
         ({"memo": Opaque()}, "option 'memo' has no JSON form"),
@@ -616,6 +665,6 @@ async def test_advice_on_tags_and_memo_that_are_too_large_is_of_use() -> None:
     async with connect("memory://") as client:
         options: list[tuple[str, Any]] = [("memo", "x" * 20_000), ("tags", {f"a{n}": "x" * 995 for n in range(20)})]
         for option, value in options:
-            with pytest.raises(TooLarge, match=f"option '{option}' is 20,0.*16,384: .*as an argument") as caught:
+            with pytest.raises(TooLarge, match=f"option '{option}' is 20,0.*16,384: .*as arguments") as caught:
                 await client.start(relays, 1, **{option: value})
             assert "MAX_PAYLOAD" not in str(caught.value)

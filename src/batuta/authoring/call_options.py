@@ -77,7 +77,7 @@ class ActivityOptions(Struct, frozen=True, kw_only=True):
         for name in _TIMES:
             check_seconds(name, getattr(self, name))
         if self.queue is not None:
-            check_name(self.queue, "queue")
+            force_setattr(self, "queue", check_name(self.queue, "queue"))
         if self.gates != ():
             force_setattr(self, "gates", check_gates(self.gates))
         if not isinstance(self.retry, Retry):

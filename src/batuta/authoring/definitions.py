@@ -17,7 +17,7 @@ from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.failures.known_errors import check_raises
 from batuta.authoring.workflow.context import current_runtime, current_saga
 from batuta.errors import DuplicateDefinition, Failed, InvalidInput
-from batuta.names import check_name, quoted
+from batuta.names import check_name, plain, quoted
 from batuta.serde import Codec
 
 P = ParamSpec("P")
@@ -41,6 +41,7 @@ def check_workflow_name(name: object) -> str:
 
 def check_version(version: object) -> str:
     """A workflow's version. Raises InvalidInput."""
+    version = plain(version)
     if not isinstance(version, str) or len(version) > _LONGEST_VERSION or not (version.isprintable() or not version):
         raise InvalidInput(
             f"version {quoted(version)} must be a string of at most {_LONGEST_VERSION} printable characters"

@@ -9,11 +9,17 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct
 
 from batuta.authoring.call_options import ActivityOptions, check_seconds
-from batuta.authoring.client.start import check_id, check_if_exists, check_start_options, no_definition
+from batuta.authoring.client.start import (
+    check_id,
+    check_if_exists,
+    check_start_options,
+    no_definition,
+    options_given,
+)
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.retry import Retry
 from batuta.clock import SECOND
-from batuta.durations import Duration, options_in_seconds
+from batuta.durations import Duration
 from batuta.errors import InvalidInput
 from batuta.journal.records import IfExists
 from batuta.names import check_name, joined
@@ -131,7 +137,7 @@ def call_request(call: JobCall[Any], options: dict[str, Any], limit: int) -> Job
     """One call. Raises InvalidInput, also for arguments that do not fit the job's annotations."""
     job = call.job
     if options:
-        options = options_in_seconds(options)
+        options = options_given(options)
         _check_options(options)
     if isinstance(job, Job):
         data = job.codec.encode_args(call.args, call.kwargs, limit)

@@ -6,9 +6,8 @@ import re
 from typing import Any
 
 from batuta.authoring.backend import ClientMessage, StartRequest
-from batuta.authoring.client.start import check_id, check_if_exists, check_start_options, checked_start
+from batuta.authoring.client.start import check_id, check_if_exists, check_start_options, checked_start, options_given
 from batuta.authoring.workflow.messages import Query, Request, Signal, Update
-from batuta.durations import options_in_seconds
 from batuta.errors import InvalidInput
 from batuta.ids import new_message_id
 from batuta.names import check_name
@@ -92,11 +91,11 @@ def start_request(
 ) -> StartRequest:
     """What `start` asks of the backend. Raises InvalidInput, also for arguments that do not fit the annotations."""
     if id is not None:
-        check_id(id)
+        id = check_id(id)
     if not options:
         name, version, data = checked_start(workflow, args, None, limit)
         return StartRequest(workflow=name, version=version, input=data, id=id)
-    options = options_in_seconds(options)
+    options = options_given(options)
     _check_options(options)
     name, version, data = checked_start(workflow, args, options.pop("version", None), limit)
     if options.get("signal") is not None:

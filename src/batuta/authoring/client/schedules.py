@@ -14,9 +14,9 @@ from batuta.authoring.call_options import check_seconds
 from batuta.authoring.client.calendar import Cron, Every, Once, When, moment, slot_moment
 from batuta.authoring.client.enqueue import JobRequest, job_request
 from batuta.authoring.client.handle import Handle
-from batuta.authoring.client.start import check_start_options, checked_start
+from batuta.authoring.client.start import check_start_options, checked_start, options_given
 from batuta.authoring.jobs import Job, JobCall
-from batuta.durations import Duration, in_seconds, options_in_seconds
+from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput, InvalidSchedule
 from batuta.journal.records import RunKind
 from batuta.names import check_name, check_reason
@@ -103,11 +103,9 @@ def _request(id: str, target: Any, args: tuple[Any, ...], options: dict[str, Any
         )
     if is_job:
         return job_request(target.removeprefix(_JOB) if isinstance(target, str) else target, args, options, MAX_PAYLOAD)
-    options = options_in_seconds(options)
+    options = options_given(options)
     check_start_options(options)
     check_seconds("expires", options.get("expires"))
-    if options.get("key"):
-        check_name(options["key"], "key")
     name, version, data = checked_start(target, args, options.pop("version", None), MAX_PAYLOAD)
     return StartRequest(workflow=name, version=version, input=data, **options)
 

@@ -8,11 +8,11 @@ from typing import Any, Literal, TypedDict
 from batuta.authoring.call_options import check_seconds
 from batuta.authoring.definitions import Workflow, check_version, check_workflow_name
 from batuta.authoring.retry import Retry
-from batuta.durations import Duration
+from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
 from batuta.ids import RunId
 from batuta.journal.records import IfExists
-from batuta.names import LONGEST_ID, check_name, quoted
+from batuta.names import LONGEST_ID, check_name, plain, quoted
 from batuta.serde import encode
 
 LARGEST_MEMO = 16 * 1024
@@ -43,6 +43,7 @@ class StartOptions(TypedDict, total=False):
 
 def check_id(id: object) -> str:
     """A run's id, as a caller may choose it. Raises InvalidInput."""
+    id = plain(id)
     if not isinstance(id, str) or not id or len(id) > LONGEST_ID or not id.isprintable():
         raise InvalidInput(f"run id {quoted(id)} must be 1 to {LONGEST_ID} printable characters")
     return id
@@ -94,6 +95,15 @@ def checked_start(workflow: Any, args: tuple[Any, ...], version: str | None, lim
     return name, chosen, data
 
 
+def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are not None, with each timedelta as seconds and each text as a plain one; a memo stays as it is."""
+    return {
+        name: value if name == "memo" else plain(in_seconds(value))
+        for name, value in options.items()
+        if value is not None
+    }
+
+
 def check_start_options(options: Mapping[str, Any], *, count: bool = True) -> None:
     """What `start` and the starts of children have in common. Raises InvalidInput. `count`: as of `check_tags`."""
     for name in ("timeout", "execution_timeout", "expires"):
@@ -108,15 +118,15 @@ def check_start_options(options: Mapping[str, Any], *, count: bool = True) -> No
         )
     if options.get("queue") is not None:
         check_name(options["queue"], "queue")
-    if options.get("key"):
+    if options.get("key", "") != "":
         check_name(options["key"], "key")
     if options.get("version") is not None:
         check_version(options["version"])
     retry = options.get("retry")
     if retry is not None and not isinstance(retry, Retry):
         raise InvalidInput(f"retry={retry!r} must be a Retry(...)")
-    check_tags(options.get("tags") or {}, count=count)
-    check_headers(options.get("headers") or {})
+    check_tags(options.get("tags", {}), count=count)
+    check_headers(options.get("headers", {}))
 
 
 def check_tags(tags: object, *, count: bool = True) -> Mapping[str, str]:

@@ -8,12 +8,12 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, TypeVarTuple, Unpa
 from msgspec import Raw
 
 from batuta.authoring.client.requests import check_message_id, name_of
-from batuta.authoring.client.start import LARGEST_MEMO, check_id, check_start_options
+from batuta.authoring.client.start import LARGEST_MEMO, check_id, check_start_options, options_given
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.retry import Retry
 from batuta.authoring.workflow.context import ChildOptions, ChildRun, kinship, noticed
 from batuta.authoring.workflow.messages import Signal
-from batuta.durations import Duration, options_in_seconds
+from batuta.durations import Duration
 from batuta.errors import InvalidInput
 from batuta.journal.records import ParentPolicy
 from batuta.names import check_text
@@ -141,7 +141,7 @@ def _options(given: dict[str, Any]) -> ChildOptions:
             f"unknown options of a child {', '.join(sorted(unknown))}: there are "
             f"{', '.join(ChildOptions.__struct_fields__)} (arguments of the workflow are given by position)"
         )
-    given = options_in_seconds(given)
+    given = options_given(given)
     check_start_options(given, count=False)  # the run does, if it counts
     encode(given.get("tags"), "tags", LARGEST_MEMO)
     kept: dict[str, Any] = {"tags": dict(given.get("tags") or {})}  # a copy, whatever the code does to them later
