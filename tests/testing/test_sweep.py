@@ -43,10 +43,13 @@ def test_threads_long_sleeps_and_children_survive_too(store: Any) -> None:
     assert len(swept.points) > 50  # threads take turns by chance: not every point comes in every life
 
 
-def test_a_failed_run_fails_in_the_same_words_after_every_crash(tmp_path: Path) -> None:
+def test_a_failed_run_fails_in_the_same_words_after_every_crash(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shop = Shop(Ledger(tmp_path / "ledger"))
     swept = crash_sweep(demo_order, Order("lamp", 2, 9_900, "4000 0000"), activities=[shop])
     assert "was declined" in str(swept.ending)
+    assert "parked" not in caplog.text, "a run whose worker was killed in its turn"
 
 
 @STORES

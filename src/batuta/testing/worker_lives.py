@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -90,6 +91,9 @@ async def violations(env: Environment) -> list[str]:
     """What `verify` finds wrong."""
     report = await verify(env.store, env.workflows)
     return [f"{one.invariant}: run {one.id!r}: {one.what}" for one in report.violations]
+
+
+_log = logging.getLogger("batuta.engine")
 
 
 class Killed(BaseException):
@@ -206,6 +210,7 @@ class Plan:
     async def live(self, life: Life, targets: Sequence[Point], file: Path | None) -> None:
         """From start to end; `file`: an empty SQLite database for it."""
         asyncio.get_running_loop().set_exception_handler(_forgive_the_killed)
+        _log.addFilter(_is_of_the_living)
         counted = [_counted(one, life) for one in with_doubles(self.activities())]
         env = _Place(activities=counted, **self.environment)
         env.file = file
@@ -215,6 +220,7 @@ class Plan:
                 failpoints.observe(killer.pass_by)
                 await self._live(env, life, killer)
         finally:
+            _log.removeFilter(_is_of_the_living)
             failpoints.arm()
             ids.foresee(None)
 
@@ -242,6 +248,11 @@ class Plan:
 def _forgive_the_killed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     if not isinstance(context.get("exception"), Killed):
         loop.default_exception_handler(context)
+
+
+def _is_of_the_living(record: logging.LogRecord) -> bool:
+    """A turn in which the worker was killed looks to the engine like one that failed."""
+    return f"its turn failed: {Killed.__name__}: " not in record.getMessage()
 
 
 def _counted(activity: Activity[..., Any], life: Life) -> Activity[..., Any]:

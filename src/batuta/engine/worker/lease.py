@@ -221,7 +221,11 @@ class Lease:
             if self._stopping.is_set() or not self._stands_still():
                 return
         still = self._clock.monotonic() - self._tick
-        log.critical("the event loop has stood still for %s: this process ends", human_duration(round(still)))
+        log.critical(
+            "the event loop has stood still for %s: this process ends, and others take its runs over. Code on the "
+            "event loop must not block; the watchdog has named it",
+            human_duration(round(still)),
+        )
         logging.shutdown()
         os._exit(70)
 
