@@ -12,6 +12,7 @@ import pytest
 from batuta.cache import Cache, Entity, MemberSet, RedisCache, RedisOptions, open_cache
 from batuta.errors import InvalidInput, InvalidURL
 from batuta.testing.valkey import ValkeyServer
+from tests.cache.clusters import two_nodes
 from tests.cache.until import until
 
 HASTY = RedisOptions(pool_size=20, min_idle=1, retries=0, dial_timeout=1, read_timeout=1)
@@ -210,43 +211,16 @@ async def _watch(sentinel: ValkeyServer, master: ValkeyServer, *, replicas: bool
 
 
 async def test_a_slot_that_moves_in_a_cluster_is_followed() -> None:
-    from redis.asyncio import Redis
-
-    clustered = ("cluster-enabled", "yes")
-    with ValkeyServer(clustered) as first, ValkeyServer(clustered, password=first.password) as second:
-        async with (
-            Redis(port=first.port, password=first.password) as one,
-            Redis(port=second.port, password=first.password) as two,
-        ):
-            await one.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
-            await two.execute_command("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
-            await two.execute_command("CLUSTER", "SET-CONFIG-EPOCH", "2")
-            await one.execute_command("CLUSTER", "MEET", "127.0.0.1", str(second.port))
-
-            async def both_are_up() -> bool:
-                infos = [str(await node.execute_command("CLUSTER", "INFO")) for node in (one, two)]
-                return all("cluster_state:ok" in info and "cluster_known_nodes:2" in info for info in infos)
-
-            await until(both_are_up)
-            url = f"redis+cluster://:{first.password}@127.0.0.1:{first.port},127.0.0.1:{second.port}"
-            async with await hasty(url) as cache:
-                entity = numbers(cache)
-                for id in range(50):
-                    await entity.put(id, id=id)
-                assert [await entity.get_or_load(load, id=id) for id in range(50)] == list(range(50))
-                assert (await cache.info()).keys == 50
-                slot = await one.execute_command("CLUSTER", "KEYSLOT", entity.key(id="moved"))
-                owner, target = (one, two) if slot < 8192 else (two, one)
-                await _move(int(slot), owner, target)
-                assert await entity.get_or_load(load, id="moved") == 7
-                assert await entity.get(id="moved") == 7
-                assert await cache.without_lifetime() == []
-
-
-async def _move(slot: int, owner: object, target: object) -> None:
-    target_id = (await target.execute_command("CLUSTER", "MYID")).decode()  # type: ignore[attr-defined]
-    for node in (target, owner):
-        await node.execute_command("CLUSTER", "SETSLOT", str(slot), "NODE", target_id)  # type: ignore[attr-defined]
+    async with two_nodes() as cluster, await hasty(cluster.url) as cache:
+        entity = numbers(cache)
+        for id in range(50):
+            await entity.put(id, id=id)
+        assert [await entity.get_or_load(load, id=id) for id in range(50)] == list(range(50))
+        assert (await cache.info()).keys == 50
+        await cluster.move_slot_of(entity.key(id="moved"))
+        assert await entity.get_or_load(load, id="moved") == 7
+        assert await entity.get(id="moved") == 7
+        assert await cache.without_lifetime() == []
 
 
 # -- bad input

@@ -16,7 +16,8 @@ from batuta.journal.queues import Rate
 from batuta.resilience import EdgeLimit
 from batuta.resilience.idempotency import Idempotency, KeptAnswer, idempotent
 from batuta.testing.valkey import ValkeyServer
-from tests.cache.test_failures import HASTY, _move, _watch
+from tests.cache.clusters import two_nodes
+from tests.cache.test_failures import HASTY, _watch
 from tests.cache.until import until
 
 REQUESTS = "bridge:idempotency:{request_id}"
@@ -102,34 +103,14 @@ async def failing_over() -> AsyncIterator[tuple[str, Disturb]]:
 
 @asynccontextmanager
 async def moving_slots() -> AsyncIterator[tuple[str, Disturb]]:
-    clustered = ("cluster-enabled", "yes")
-    with ValkeyServer(clustered) as first, ValkeyServer(clustered, password=first.password) as second:
-        async with (
-            Redis(port=first.port, password=first.password) as one,
-            Redis(port=second.port, password=first.password) as two,
-        ):
-            await one.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
-            await two.execute_command("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
-            await two.execute_command("CLUSTER", "SET-CONFIG-EPOCH", "2")
-            await one.execute_command("CLUSTER", "MEET", "127.0.0.1", str(second.port))
+    async with two_nodes() as cluster:
 
-            async def both_are_up() -> bool:
-                infos = [str(await node.execute_command("CLUSTER", "INFO")) for node in (one, two)]
-                return all("cluster_state:ok" in info and "cluster_known_nodes:2" in info for info in infos)
+        async def disturb(round_: int) -> None:
+            """The slots of the keys of this round change their node, and their values are lost."""
+            if round_ >= 2:
+                await cluster.move_slot_of(f"bridge:idempotency:key-{round_ - 1}", lose=True)
 
-            await until(both_are_up)
-
-            async def disturb(round_: int) -> None:
-                """The slots of the keys of this round change their node, with what is in them lost."""
-                if round_ < 2:
-                    return
-                key = f"bridge:idempotency:key-{round_ - 1}"
-                slot = int(await one.execute_command("CLUSTER", "KEYSLOT", key))
-                owner, target = (one, two) if slot < 8192 else (two, one)
-                await owner.flushall()
-                await _move(slot, owner, target)
-
-            yield f"redis+cluster://:{first.password}@127.0.0.1:{first.port},127.0.0.1:{second.port}", disturb
+        yield cluster.url, disturb
 
 
 WORLDS = [stopped, restarted_empty, flushed, read_only, failing_over, moving_slots]

@@ -102,7 +102,7 @@ async def test_hits_by_entity_of_all_processes_are_on_the_page(valkey: ValkeySer
     }
 
 
-async def test_a_cache_that_is_away_is_told_nothing_and_harms_nobody() -> None:
+async def test_an_unreachable_cache_is_asked_nothing_and_fails_no_caller() -> None:
     backend = await RedisCache.connect("redis://127.0.0.1:1/0", RedisOptions(min_idle=0, retries=0))
     async with Cache(backend, tell_every=0.001) as cache:
         entity = Entity(cache, "test:number:{id}", int, lifetime=60)

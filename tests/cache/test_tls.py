@@ -84,7 +84,7 @@ async def test_values_pass_over_tls_to_a_server_with_the_right_certificate(
 
 
 @pytest.mark.parametrize(("host", "knows"), [("localhost", False), ("127.0.0.1", True)])
-async def test_a_certificate_that_nobody_vouches_for_or_of_another_name_is_refused(
+async def test_an_unsigned_certificate_or_one_of_another_name_is_refused(
     valkey: ValkeyServer, certificate: Path, host: str, knows: bool
 ) -> None:
     async with behind_tls(valkey.port, certificate) as port:

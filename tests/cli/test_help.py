@@ -93,7 +93,7 @@ def test_a_usage_error_with_json_is_one_object_too(cli: Cli, words: str) -> None
         (("queues", "set"), "There are limit, list, pause, resume, show."),
     ],
 )
-def test_an_unknown_command_names_those_that_there_are(cli: Cli, words: tuple[str, ...], hint: str) -> None:
+def test_an_unknown_command_names_similar_ones(cli: Cli, words: tuple[str, ...], hint: str) -> None:
     refused = cli(*words)
     assert refused.exit_code == 2
     assert hint in " ".join(refused.stderr.split())

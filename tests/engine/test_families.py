@@ -97,7 +97,7 @@ async def test_a_child_that_is_terminated_before_it_begins_never_begins(arena: A
     assert (await verify(arena.store(client), [kid, hasty])).violations == []
 
 
-async def test_a_second_cancel_does_not_reach_the_clean_up_whoever_asks() -> None:
+async def test_a_second_cancel_from_any_caller_does_not_reach_the_clean_up() -> None:
     @workflow
     async def tidy() -> str:
         try:

@@ -393,7 +393,7 @@ async def test_a_once_activity_whose_start_is_being_written_gives_its_place_back
         assert await (await env.start(calls, "plain", "too")).result(10) == "too"
 
 
-async def test_a_gate_that_nobody_uses_any_more_is_forgotten() -> None:
+async def test_an_unused_gate_is_forgotten() -> None:
     gone: list[weakref.ref[Door]] = []
 
     @workflow

@@ -11,6 +11,7 @@ from batuta.errors import OutcomeUnknown, StoreUnavailable
 from batuta.journal.records import RunFilter
 from batuta.testing import Environment
 from batuta.verify import verify
+from tests.engine.moments import PARKS, Killed, Moment
 from tests.long import some_of
 
 ROWS = 3
@@ -51,53 +52,21 @@ async def report() -> int:
     return (await batch_info()).completed
 
 
-PARKS = "turn.after"
-"""An error there is taken for one of a workflow's code: the run is parked, and waits for other code."""
-
-
-class Killed(BaseException):
-    """What a dying worker's code sees."""
-
-
-class Moment:
-    """Fails or kills the worker at one passage of a failpoint, counted over all sites."""
+class JobMoment(Moment):
+    """Fails or kills the worker at one passage, without a message."""
 
     def __init__(self, env: Environment, at: int, action: str) -> None:
-        self._env, self._at, self._action = env, at, action
-        self.sites: list[str] = []
-        """Those that were passed, in their order."""
-        self.where = ""
-        self._recovering: asyncio.Task[None] | None = None
+        super().__init__(env, at, action, lambda _: pytest.fail("it sends nothing"))
 
     def pass_by(self, name: str) -> None:
-        session = self._env.worker.session
-        if session is None or self._recovering is not None or name == "claim.before" or name.startswith("stop"):
-            return
-        if self._action == "fail" and name == PARKS:
-            return
-        self.sites.append(name)
-        if len(self.sites) == self._at:
-            self.where = name
-            self._act(session)
+        if self._action != "fail" or name != PARKS:
+            super().pass_by(name)
 
-    def _act(self, session: Any) -> None:
-        if self._action == "kill":
-            session.abandon()
-        self._recovering = asyncio.get_running_loop().create_task(self._recover())
-        raise Killed(self.where) if self._action == "kill" else failpoints.InjectedFault(self.where)
-
-    async def _recover(self) -> None:
-        if self._action == "fail":  # let it do what it does about an error first
-            await asyncio.sleep(1000)
-        await self._env.crash()
-        self._recovering = None
-
-    async def recovered(self) -> None:
-        while self._recovering is not None:
-            await asyncio.gather(self._recovering)
+    def send(self) -> None:
+        pass
 
 
-async def begin(env: Environment, moment: Moment) -> Batch:
+async def begin(env: Environment, moment: JobMoment) -> Batch:
     calls: list[JobCall[Any]] = [
         quick.call("a").with_options(id="a"),
         shaky.call("b").with_options(id="b"),
@@ -116,7 +85,7 @@ async def live(at: int, action: str) -> Moment:
     copied.clear()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     async with Environment(jobs=[quick, shaky, copy, report]) as env:
-        moment = Moment(env, at, action)
+        moment = JobMoment(env, at, action)
         failpoints.armed = moment  # type: ignore[assignment]  # it has what is asked of it
         try:
             batch = await begin(env, moment)
@@ -133,7 +102,7 @@ async def live(at: int, action: str) -> Moment:
         return moment
 
 
-async def check(env: Environment, moment: Moment) -> None:
+async def check(env: Environment, moment: JobMoment) -> None:
     """Each was done, and again only where the mishap was; each run has one end."""
     assert set(executed) == {"a", "b", "copy", "report"}, moment.where
     assert sum(executed.values()) <= 5 + 3, (moment.where, executed)

@@ -328,7 +328,7 @@ async def test_quotas_need_no_lock_that_the_transaction_holds(
 # -- nothing is imported for it
 
 
-def test_a_driver_that_nobody_has_imported_is_not_imported(postgres_url: str) -> None:
+def test_a_driver_the_caller_has_not_imported_is_not_imported(postgres_url: str) -> None:
     program = (
         "import asyncio, sys, asyncpg, batuta\n"
         "async def main(url):\n"

@@ -295,7 +295,7 @@ async def test_a_limit_that_fails_says_when_to_come_back() -> None:
     assert outcomes[-1] == "True"
 
 
-async def test_a_limit_that_nobody_declared_is_a_named_error() -> None:
+async def test_an_undeclared_limit_is_a_named_error() -> None:
     act = create.with_options(gates=[partner_limit("nowhere")])
 
     @workflow

@@ -189,7 +189,7 @@ def test_a_rule_that_makes_no_sense_is_refused(bad: Any) -> None:
         bad()
 
 
-async def test_a_rule_that_there_cannot_be_is_not_dropped_silently() -> None:
+async def test_deleting_an_impossible_rule_is_refused() -> None:
     client = await Arena(MemoryStore).client()
     with pytest.raises(InvalidInput, match="closed state"):
         await client.retention.delete(state="running")

@@ -149,7 +149,7 @@ async def sender(to: str) -> str:
     return "sent"
 
 
-async def test_a_message_that_a_run_names_is_delivered_once_whoever_sends_it(arena: Arena) -> None:
+async def test_a_message_id_is_delivered_once_from_any_sender(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, listener, sender)
     listening = await client.start(listener, id="listener")

@@ -154,7 +154,7 @@ def test_what_a_daemon_was_told_is_there_after_others_came_and_went(url: str) ->
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_client_that_is_closed_while_a_forked_process_lives_locks_nobody_out(url: str, kind: str) -> None:
+def test_closing_a_client_while_a_forked_process_lives_leaves_no_lock(url: str, kind: str) -> None:
     with program(
         f"""
         def child():

@@ -283,7 +283,7 @@ async def test_an_approval_that_does_not_wait_cannot_be_decided() -> None:
 
 
 @in_virtual_time
-async def test_nobody_decides_in_time() -> None:
+async def test_an_approval_without_a_decision_in_time_fails() -> None:
     assert keys(await ran(ASK, {"id": 7})) == ["ok", "no", "done"]
 
 

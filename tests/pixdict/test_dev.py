@@ -275,7 +275,7 @@ def test_a_part_with_wrong_options_says_so_and_ends(tmp_path, options, said):
     assert said in result.output
 
 
-async def test_a_valkey_of_its_own_runs_in_any_folder_and_nobody_else_may_read_its_password(tmp_path):
+async def test_its_valkey_runs_in_any_folder_and_keeps_its_password_private(tmp_path):
     folder = tmp_path / 'Ana "Bia" \\ João'
     folder.mkdir()
     settings = folder / "valkey.conf"

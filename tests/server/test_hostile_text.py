@@ -7,23 +7,11 @@ import batuta
 from batuta import App, Retry, activity, workflow
 from batuta.server import Server
 from batuta.server.table import TABLE
+from tests.server.hostile import hostile_texts
 from tests.server.test_runs import ended
 from tests.server.web import Response, Web
 
-_BREAK_OUTS = (
-    "<script>HERE</script>",
-    "<img src=x onerror=HERE>",
-    "<svg onload=HERE>",
-    "<iframe srcdoc='<script>parent.HERE</script>'></iframe>",
-    "<details open ontoggle=HERE>",
-    "<body onload=HERE>",
-    "<input autofocus onfocus=HERE>",
-    "<video><source onerror=HERE></video>",
-    "<a href='javascript:HERE'>x</a>",
-    "<math><mi xlink:href='javascript:HERE'>x</mi></math>",
-)
-_WRAPS = ("{}", '"{}', "'>{}", "</pre>{}", "</script>{}", "-->{}")
-PAYLOADS = [wrap.format(text.replace("HERE", "alert(1)")) for text in _BREAK_OUTS for wrap in _WRAPS]
+PAYLOADS = hostile_texts("alert(1)")
 
 
 @activity(retry=Retry(attempts=1))

@@ -103,7 +103,7 @@ async def test_a_mock_stands_in_as_a_function_does(mock: Mock) -> None:
     mock.assert_called_once_with("x")
 
 
-def test_an_assertion_that_fails_shows_the_calls_that_there_were() -> None:
+def test_a_failed_assertion_shows_the_calls() -> None:
     fake = double(reserve, returns="x")
     with pytest.raises(AssertionError, match=r"never called with \('tea'\). Its calls: none"):
         fake.assert_called_with("tea")

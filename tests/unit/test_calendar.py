@@ -156,7 +156,7 @@ def test_a_time_near_the_ends_of_time_is_refused(at: datetime, said: str) -> Non
         once(at)
 
 
-def test_the_last_times_that_there_can_be_are_taken() -> None:
+def test_the_last_possible_times_are_accepted() -> None:
     assert once(datetime(1970, 1, 1, tzinfo=UTC)).at == 0
     late = datetime(9891, 12, 31, tzinfo=UTC)
     assert once(late).next(0) == round(late.timestamp()) * SECOND

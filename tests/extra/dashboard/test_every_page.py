@@ -11,6 +11,7 @@ import pytest
 
 from tests.extra.dashboard.conftest import OpenPage
 from tests.extra.dashboard.site import Site
+from tests.server.hostile import hostile_texts
 
 pytestmark = [pytest.mark.extra, pytest.mark.timeout(300)]
 
@@ -43,20 +44,7 @@ FIRST_CONTENT, USABLE = 1.0, 2.0
 BUSY = 3
 """How much slower a machine may be that other programs share."""
 
-BREAK_OUTS = (
-    "<script>HERE</script>",
-    "<img src=x onerror=HERE>",
-    "<svg onload=HERE>",
-    "<iframe srcdoc='<script>parent.HERE</script>'></iframe>",
-    "<details open ontoggle=HERE>",
-    "<body onload=HERE>",
-    "<input autofocus onfocus=HERE>",
-    "<video><source onerror=HERE></video>",
-    "<a href='javascript:HERE'>x</a>",
-    "<math><mi xlink:href='javascript:HERE'>x</mi></math>",
-)
-WRAPS = ("{}", '"{}', "'>{}", "</pre>{}", "</script>{}", "-->{}")
-PAYLOADS = [wrap.format(text.replace("HERE", "window.hit=1")) for text in BREAK_OUTS for wrap in WRAPS]
+PAYLOADS = hostile_texts("window.hit=1")
 
 
 def settle(page: Any) -> None:

@@ -72,7 +72,7 @@ async def test_a_participant_that_shows_its_certificate_is_served(files: Files) 
         assert await client.check_keys([made.entry.key]) == {made.entry.key: True}
 
 
-async def test_a_direct_participant_asks_for_its_indirect_ones_and_for_nobody_else(files: Files) -> None:
+async def test_a_direct_participant_asks_only_for_its_indirect_ones(files: Files) -> None:
     async with asking(files, files.tls(ISPB), participant=INDIRECT) as client:
         assert len(await client.list_policies()) == 29
     async with asking(files, files.tls(OTHER), participant=INDIRECT) as client:

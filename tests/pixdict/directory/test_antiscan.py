@@ -336,7 +336,7 @@ def test_balances_of_unknown_buckets_are_refused(
         directory.set_balance("KEYS_CHECK", A, 10**10)
 
 
-def test_a_request_that_names_nobody_costs_nobody(a: Bank) -> None:
+def test_a_request_without_a_participant_costs_no_tokens(a: Bank) -> None:
     assert a.ask("createEntry", b"<broken", headers={}).problem == "BadRequest"
     message = messages.UpdateEntryRequest(key=PHONE, owner=create().entry.owner, reason="USER_REQUESTED")
     assert a.ask("updateEntry", message, value=PHONE, headers={}).problem == "BadRequest"

@@ -428,9 +428,7 @@ async def deleting(url: str, pen: Pen) -> AsyncIterator[asyncpg.Connection[Any]]
         await transaction.commit()
 
 
-async def test_a_message_to_a_run_that_is_being_deleted_is_told_that_there_is_none(
-    store: PostgresStore, postgres_url: str
-) -> None:
+async def test_a_message_to_a_run_under_deletion_gets_unknown_run(store: PostgresStore, postgres_url: str) -> None:
     pen = await start_owned(store, await live_worker(store))
     async with deleting(postgres_url, pen):
         sending = asyncio.create_task(store.send(pen.run_id, signal("m")))

@@ -130,9 +130,7 @@ def test_a_statement_under_way_is_interrupted(connection: sqlite3.Connection) ->
     assert len(ended) == 1
 
 
-async def test_a_rollback_that_nobody_waits_for_ends_after_the_statement_that_is_under_way(
-    store: SqliteStore, path: Path
-) -> None:
+async def test_an_unawaited_rollback_ends_after_the_running_statement(store: SqliteStore, path: Path) -> None:
     with closing(sqlite3.connect(path)) as reader:
         reader.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         transaction = store.transact(2.0)
