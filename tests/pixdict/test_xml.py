@@ -66,6 +66,10 @@ def test_absent_fields_are_left_out_and_times_have_milliseconds() -> None:
     assert "<OpeningDate>2026-01-02T03:04:05.678Z</OpeningDate>" in written
 
 
+def test_a_time_has_four_digits_of_its_year_and_whole_milliseconds() -> None:
+    assert xml.spelled_time(datetime(999, 1, 2, 3, 4, 5, 678_999, UTC)) == "0999-01-02T03:04:05.678Z"
+
+
 def test_a_problem_has_its_own_namespace() -> None:
     root = xml.parse(xml.to_bytes(DirectoryRefused("NotFound").problem()))
     assert root.tag == "{urn:ietf:rfc:7807}problem"

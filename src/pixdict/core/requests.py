@@ -15,6 +15,7 @@ from batuta.resilience.idempotency import KeptResponse
 from batuta.server import Answer, Call, Refused
 from pixdict.core.outcomes import KEY_CONFLICT, refused
 from pixdict.core.service import Core
+from pixdict.dict.entries import is_spelled_in_utc
 from pixdict.dict.problems import Violation
 from pixdict.errors import DatabaseTimeout
 
@@ -145,6 +146,6 @@ def before_of(query: PageQuery) -> dict[str, Any]:
         moment = datetime.fromisoformat(time)
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None or not id:
+    if moment is None or moment.tzinfo is None or not is_spelled_in_utc(moment) or not id:
         raise refused(400, "invalid_input", "cursor is not one of a page before", path="cursor")
     return {"limit": query.limit, "before": (moment, id)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -87,6 +87,8 @@ _COMPANY_NAME = re.compile(r"[\u0020-\u007E\u00A1-\u00FF]+")
 _TAX_ID = {NATURAL_PERSON: re.compile(r"[0-9]{11}"), LEGAL_PERSON: re.compile(r"[0-9]{14}")}
 _NAME = {NATURAL_PERSON: _PERSON_NAME, LEGAL_PERSON: _COMPANY_NAME}
 _MAX_NAME, _MAX_TRADE_NAME = 150, 100
+_FIRST_YEAR = 1000
+"""Of those with four digits."""
 
 
 def account_identity(account: Account) -> str:
@@ -116,6 +118,17 @@ def account_violations(account: Account, where: str) -> Iterator[Violation]:
         yield Violation(reason="must have 1 to 20 letters or digits", value=number, property=f"{where}.accountNumber")
     if account.account_type not in ACCOUNT_TYPES:
         yield Violation(reason="unknown account type", value=account.account_type, property=f"{where}.accountType")
+    if not is_spelled_in_utc(account.opening_date):
+        date = account.opening_date.isoformat()
+        yield Violation(reason="is not of the years 1000 to 9999", value=date, property=f"{where}.openingDate")
+
+
+def is_spelled_in_utc(moment: datetime) -> bool:
+    """Whether documents and databases can hold a time. A zone may move it out of the calendar."""
+    try:
+        return moment.astimezone(UTC).year >= _FIRST_YEAR
+    except OverflowError:
+        return False
 
 
 def person_violations(person: Person, where: str) -> Iterator[Violation]:

@@ -261,4 +261,4 @@ def _spelled(value: Any) -> str:
 
 def spelled_time(moment: datetime) -> str:
     """ISO 8601 in UTC with milliseconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03}Z"
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -1,5 +1,6 @@
 """Entries: create, look up, update, delete, check."""
 
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
@@ -77,6 +78,7 @@ def test_a_cnpj_with_letters_is_refused_for_its_owner_alone(a: Bank) -> None:
         (create(at=account(branch="00001")), ["entry.account.branch"]),
         (create(at=account(number="12-3")), ["entry.account.accountNumber"]),
         (create(at=account(account_type="GOLD")), ["entry.account.accountType"]),
+        (create(at=account(opening_date=datetime(999, 1, 1, tzinfo=UTC))), ["entry.account.openingDate"]),
         (create(at=account("123")), ["entry.account.participant"]),
         (create(owner=person("123")), ["entry.owner.taxIdNumber"]),
         (create(owner=replace(person(), type="ROBOT")), ["entry.owner.type"]),
