@@ -27,8 +27,10 @@ class KeptAnswer(Struct):
 class Answers:
     """Carries out each request once."""
 
-    def __init__(self, batuta: Batuta, keep: float, cache: Cache | None = None) -> None:
-        self._once = Idempotency(batuta.namespace.requests, keep=keep)
+    def __init__(self, batuta: Batuta, keep: float, cache: Cache | None = None, *, lock: float) -> None:
+        """`lock`: seconds after which the request of a Bridge that died is carried out by another one. A repetition
+        waits for longer than that, so that it takes no further attempt of who asks."""
+        self._once = Idempotency(batuta.namespace.requests, keep=keep, lock=lock, wait=2 * lock)
         self._cached = None if cache is None else Entity(cache, KEY, KeptAnswer, lifetime=keep, early=0)
 
     @property

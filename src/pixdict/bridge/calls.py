@@ -57,7 +57,7 @@ class Calls:
         self._directory, self._batuta, self._settings, self._sleep = directory, batuta, settings, sleep
         self._clock = SystemClock() if clock is None else clock
         self.balances = Balances(refill=settings.refill, bridges=settings.bridges, clock=clock)
-        self.answers = Answers(batuta, settings.keep_answers, cache)
+        self.answers = Answers(batuta, settings.keep_answers, cache, lock=settings.lock)
         self._breaker = breaker(
             BREAKER,
             failures=settings.failures,

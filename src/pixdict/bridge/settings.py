@@ -40,6 +40,8 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
     connections: int = 16
     """To the directory, kept open. The pool looks at each of them for every request: many make it slow."""
     keep_answers: float = 24 * 3600.0
+    lock: float = 5.0
+    """Seconds after the death of a Bridge until another one carries out what it had begun."""
     failures: int = 5
     """In a row, that open the breaker `bacen`."""
     open_for: float = 60.0
@@ -69,5 +71,5 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
         if not 1 <= self.bridges <= _MOST_BRIDGES:
             why = "a look-up may cost 20 of the 100 tokens of a payer"
             raise InvalidArgument(f"bridges={self.bridges}: 1 to {_MOST_BRIDGES} can share a participant, for {why}")
-        if self.attempts < 1 or min(self.timeout, self.call_timeout, self.keep_answers) <= 0:
-            raise InvalidArgument("attempts, timeout, call_timeout and keep_answers must be more than 0")
+        if self.attempts < 1 or min(self.timeout, self.call_timeout, self.keep_answers, self.lock) <= 0:
+            raise InvalidArgument("attempts, timeout, call_timeout, keep_answers and lock must be more than 0")

@@ -29,6 +29,7 @@ from tests.pixdict.bridge.kit import (
     KEY,
     OTHER,
     REQUEST,
+    SILENCE,
     WANTED,
     directory,
     policies,
@@ -86,6 +87,25 @@ async def test_answers_outlive_the_bridge(tmp_path):
             async with stand(store=store, fake=fake) as (_, _, client, _):
                 assert await create(client) == CREATED
         assert fake.times(ENTRIES) == 1
+
+
+async def test_what_a_bridge_had_begun_when_it_died_is_carried_out_by_the_next(tmp_path):
+    async def forgotten(*_):
+        return True
+
+    store = f"sqlite:///{tmp_path}/bridge.db"
+    async with directory() as fake:
+        fake.on("POST", ENTRIES, SILENCE, CREATED)
+        async with stand(store=store, fake=fake, lock=0.6) as (_, _, client, batuta):
+            asking = asyncio.create_task(create(client))
+            async with asyncio.timeout(20):
+                while not fake.times(ENTRIES):
+                    await asyncio.sleep(0.01)
+            batuta.namespace.requests.drop_request = forgotten  # a process that is killed drops nothing
+            asking.cancel()
+        async with stand(store=store, fake=fake, lock=0.6) as (_, _, client, _):
+            assert await create(client) == CREATED
+        assert fake.times(ENTRIES) == 2
 
 
 async def test_a_cache_answers_first_and_the_store_when_it_is_empty():
