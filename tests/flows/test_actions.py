@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batuta import Signal, workflow
-from batuta.flows.secrets import Secrets, hide
+from batuta.flows.secrets import Secrets, UnknownSecret, hide
 from batuta.flows.workflow import Flows, flow
 from batuta.testing import Environment
 from batuta.webhooks import verify_webhook
@@ -183,6 +183,15 @@ async def test_a_secret_in_a_file_stays_in_its_folder(tmp_path: Path, name: str)
     folder = tmp_path / "inside"
     folder.mkdir()
     assert Secrets(folder=folder)._from_file(name) is None
+
+
+@pytest.mark.parametrize("name", ["PATH", "BATUTA_KEYS", "KEYS", "_KEYS"])
+async def test_a_variable_without_the_prefix_is_no_secret(name: str) -> None:
+    secrets = Secrets(environment={"PATH": "/bin", "BATUTA_KEYS": "k:hush", "BATUTA_SECRET_T": "t", "KEYS": "hush"})
+    assert await secrets.value("env", "T") == "t"
+    with pytest.raises(UnknownSecret) as refused:
+        await secrets.value("env", name)
+    assert "hush" not in str(refused.value)
 
 
 async def test_a_source_of_your_own_gives_secrets() -> None:

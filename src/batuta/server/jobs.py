@@ -51,20 +51,24 @@ class JobDocument(Description, kw_only=True):
     traceback: str | UnsetType = UNSET
 
 
-class CompleteBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class TokenBody(Struct, kw_only=True, forbid_unknown_fields=True):
     token: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} with a token>"
+
+
+class CompleteBody(TokenBody, kw_only=True, forbid_unknown_fields=True):
     value: Any = None
 
 
-class FailBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    token: str
+class FailBody(TokenBody, kw_only=True, forbid_unknown_fields=True):
     message: str = "failed from outside"
     retry: bool = True
     """False: do not try again, whatever the activity's policy says."""
 
 
-class HeartbeatBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    token: str
+class HeartbeatBody(TokenBody, kw_only=True, forbid_unknown_fields=True):
     details: Any = None
 
 

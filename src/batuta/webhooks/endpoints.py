@@ -35,6 +35,9 @@ class Secret(Struct, kw_only=True):
     until: int | None = None
     """Microseconds: it signs no more after that."""
 
+    def __repr__(self) -> str:
+        return "<a secret>"
+
 
 class EndpointDoc(Struct, kw_only=True, omit_defaults=True):
     """An endpoint, as the store keeps it. Times are microseconds."""
@@ -48,6 +51,9 @@ class EndpointDoc(Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
     disable_after: float | None = None
     failing_since: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<webhook endpoint at {shown_url(self.url)}>"
 
     def encode(self) -> str:
         return json.encode(self).decode()

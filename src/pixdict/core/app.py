@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 from batuta import Retry
 from batuta.bus import Message, subscribe
 from batuta.server import Page, Route, Server
+from batuta.server.http.connections import Connection
 from pixdict.connect.keys.requests import RESPONSES, Response
 from pixdict.core.claims import claim_routes
 from pixdict.core.keys import key_routes
@@ -62,6 +63,7 @@ async def serve_core(
             server.routed(),
             interface="asgi3",
             lifespan="off",
+            http=Connection,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -12,7 +12,6 @@ from pixdict.core.requests import (
     PageQuery,
     answering,
     before_of,
-    caller_of,
     key_of,
     once,
     refuse_others,
@@ -53,7 +52,7 @@ class Claims:
 
         async def work() -> Answer:
             await core.check_breaker()
-            id = await core.new_id("dict_claims", caller_of(call), key)
+            id = await core.new_id("dict_claims", call.principal.caller, key)
             outcome = await core.create_claim(id, claim, call.trace_id)
             return self._answer(call, id, 201, outcome, "PENDING")
 

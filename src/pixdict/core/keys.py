@@ -12,7 +12,6 @@ from pixdict.core.requests import (
     PageQuery,
     answering,
     before_of,
-    caller_of,
     key_of,
     once,
     refuse_others,
@@ -61,7 +60,7 @@ class Keys:
 
         async def work() -> Answer:
             await core.check_breaker()
-            id = await core.new_id("dict_entries", caller_of(call), key)
+            id = await core.new_id("dict_entries", call.principal.caller, key)
             outcome = await core.create_entry(id, entry, body.reason, call.trace_id)
             return self._answer(call, id, 201, outcome, EntryStatus.PENDING)
 

@@ -78,11 +78,6 @@ def key_of(call: Call, given: str | None) -> str:
     return (header if header is not None else given) or ""
 
 
-def caller_of(call: Call) -> str:
-    """Whose idempotency keys they are."""
-    return f"{call.principal.kind} {call.principal.key_id or call.principal.name}"
-
-
 async def once(core: Core, call: Call, key: str, work: Work) -> Answer:
     """Carry it out once for each key; the same request gets the same answer again."""
     if not key:
@@ -100,7 +95,7 @@ async def once(core: Core, call: Call, key: str, work: Work) -> Answer:
         return KeptResponse.of(status, headers, msgspec.json.encode(answer.body)).encode(), keep
 
     try:
-        text, before = await core.once.once(caller_of(call), key, asked, carry_out)
+        text, before = await core.once.once(call.principal.caller, key, asked, carry_out)
     except IdempotencyKeyReused as error:
         raise refused(409, "idempotency_key_reused", str(error), KEY_CONFLICT) from None
     except InvalidInput as error:

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from batuta import Batuta, connect
 from batuta.cache import Cache, open_cache
 from batuta.server import Page, Server
+from batuta.server.http.connections import Connection
 from pixdict.bridge import Bridge, BridgeClient, BridgeSettings, serve
 from pixdict.caches import Lookups, open_caches
 from pixdict.connect.database import Database, open_database
@@ -199,6 +200,7 @@ async def _dashboard(made: Server, port: int) -> AsyncIterator[str]:
         port=port,
         interface="asgi3",
         lifespan="off",
+        http=Connection,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=1,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.extra.dashboard.conftest import OpenPage
 from tests.extra.dashboard.site import Site
+from tests.extra.dashboard.test_every_page import PAYLOADS, settle
 
 pytestmark = [pytest.mark.extra, pytest.mark.timeout(300)]
 
@@ -127,3 +128,32 @@ def test_the_editor_proposes_what_may_stand_at_the_cursor(flow_site: Site, open_
     expect(proposals.get_by_role("option")).to_have_count(1)
     text.press("Escape")
     expect(proposals).to_have_count(0)
+
+
+def test_nothing_in_a_flow_an_event_an_approval_or_an_error_is_run(flow_site: Site, open_page: OpenPage) -> None:
+    paths = ["/flows", "/events", "/approvals", "/runs"]
+    for number, payload in enumerate(PAYLOADS[::5]):
+        asks = {"key": "ask", "type": "approval", "config": {"title": payload, "data": "{{ event.payload }}"}}
+        fails = {"key": "stop", "type": "fail", "config": {"message": f"{payload} {{{{ event.payload.x }}}}"}}
+        for kind, step in (("asks", asks), ("fails", fails)):
+            name, trigger = f"{kind} {payload}"[:200], f"{kind}_{number}"
+            flow = {
+                "name": name,
+                "description": payload,
+                "trigger_type": trigger,
+                "steps": [step, REMINDER["steps"][3]],
+            }
+            made = flow_site.ask("/api/workflows", flow)["id"]
+            flow_site.ask(f"/api/workflows/{made}/publish", {})
+            sent = {"type": trigger, "source": payload, "payload": {payload: payload, "x": payload}}
+            event = flow_site.ask("/api/events", sent)["id"]
+            [run] = flow_site.ask(f"/api/events/{event}")["runs"]
+            if number % 4 == 0:
+                paths += [f"/flows/{made}", f"/flow-runs/{run}", f"/runs/{run}", f"/runs/{run}?tab=journal"]
+    page = open_page(flow_site, "/")
+    for path in paths:
+        page.goto(flow_site.address + path)
+        settle(page)
+        for button in page.locator("main button[aria-expanded=false], main summary").all()[:3]:
+            button.click()
+        assert page.evaluate("window.hit") is None, path

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+import batuta
+from batuta.server.http import connections
 from tests.pixdict.core.kit import account as json_account
 from tests.pixdict.core.kit import claim, eventually, key, settings
 from tests.pixdict.directory.kit import PHONE, B, account
@@ -124,3 +126,22 @@ async def test_while_the_breaker_is_open_no_write_changes_anything(stand, sqlite
         assert (await s.ask("GET", "/api/v1/keys")).body == before
         assert (await s.ask("GET", "/api/v1/claims")).body["claims"] == []
         assert len(s.directory.service.seen) == calls
+
+
+async def test_a_client_that_sends_its_headers_for_ever_is_cut_off(stand, sqlite_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "SLOWEST_HEADERS", 0.2)
+    async with stand(sqlite_url, tmp_path, worker=False) as s:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(s.url.rpartition(":")[2]))
+        writer.write(b"GET /api/v1/keys HTTP/1.1\r\nHo")
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+
+
+async def test_a_key_of_another_namespace_finds_no_keys_and_claims(stand, url, tmp_path):
+    async with stand(url, tmp_path) as s:
+        made = (await s.create(key())).body["entry_id"]
+        async with batuta.connect(url, namespace="other") as other:
+            theirs = (await other.api_keys.create("eve", "admin")).key
+        for path in ("keys", f"keys/{PHONE}", "claims"):
+            refused = await s.ask("GET", f"/api/v1/{path}", authorization=f"Bearer {theirs}")
+            assert (refused.status, made in str(refused.body)) == (403, False), path

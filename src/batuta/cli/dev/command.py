@@ -67,6 +67,7 @@ async def _serve(common: CommonOptions, target: str, port: int, watch: Path | No
 
         from batuta.metrics import Metrics
         from batuta.server import Server
+        from batuta.server.http.connections import Connection
     except ImportError as error:
         raise MissingExtra("batuta dev", "server") from error
     async with AsyncExitStack() as stack:
@@ -87,6 +88,7 @@ async def _serve(common: CommonOptions, target: str, port: int, watch: Path | No
             made.serve,
             interface="asgi3",
             lifespan="off",
+            http=Connection,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=2,

@@ -68,6 +68,9 @@ def _pages(call: Call, found: Admission | None) -> list[PageEntry]:
 class SignInBody(Struct, kw_only=True, forbid_unknown_fields=True):
     key: str
 
+    def __repr__(self) -> str:
+        return "<a key>"
+
 
 def _cookie(call: Call, value: str, age: int) -> str:
     secure = "; Secure" if call.request.url.scheme == "https" else ""
