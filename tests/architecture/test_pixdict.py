@@ -24,6 +24,7 @@ PUBLIC = frozenset(
         "batuta.resilience.idempotency",
         "batuta.resilience.idempotency_asgi",
         "batuta.server",
+        "batuta.server.http.connections",
         "batuta.settings",
         "batuta.sync",
         "batuta.telemetry",

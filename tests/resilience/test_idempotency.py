@@ -92,6 +92,31 @@ def url(request: pytest.FixtureRequest) -> str:
     return "memory://" if request.param == "memory" else request.getfixturevalue(f"{request.param}_url")
 
 
+async def test_a_path_and_a_caller_that_read_alike_are_no_duplicates() -> None:
+    """A stranger whose path ends like the name of a user got the answer that was kept for the user."""
+    shop, names = Shop(), {"now": ""}
+    async with connect("memory://") as client:
+        web = Caller(IdempotencyKeys(shop, caller=lambda _: names["now"]), client)
+        for path, name in (("/orders", "bob"), ("/orders bob", ""), ("/orders%20bob", ""), ("/orders", "ann bob")):
+            names["now"] = name
+            status, headers, _ = await web.post(path)
+            assert (status, "idempotency-replayed" in headers) == (201, False), (path, name)
+        assert shop.done == 4
+        names["now"] = "bob"
+        assert "idempotency-replayed" in (await web.post("/orders"))[1]
+
+
+async def test_a_scope_and_a_key_that_read_alike_are_two_requests() -> None:
+    async def work() -> tuple[str, bool]:
+        return "done", True
+
+    async with connect("memory://") as client:
+        idempotency = Idempotency(client.namespace.requests)
+        for scope, key in (("app ann", "bob k"), ("app ann bob", "k"), ("app ann", "bob%20k")):
+            assert await idempotency.once(scope, key, b"", work) == ("done", False)
+        assert await idempotency.once("app ann", "bob k", b"", work) == ("done", True)
+
+
 async def test_duplicates_get_the_first_answer(url: str) -> None:
     shop = Shop()
     async with connect(url) as client:

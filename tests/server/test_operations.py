@@ -192,6 +192,13 @@ async def test_a_run_that_was_paused_after_its_resume_stays_so_when_another_serv
     await other.close()
 
 
+async def test_a_reason_that_is_too_long_begins_no_operation(web: Web) -> None:
+    await web.post("/api/v1/runs", {"name": "order", "id": "a"})
+    body = {"verb": "terminate", "everything": True, "reason": "x" * 20_000}
+    assert (await web.post("/api/v1/runs/bulk", body)).status in (400, 413)
+    assert (await web.get("/api/v1/operations")).json == {"operations": []}
+
+
 async def test_what_an_operation_was_asked_for_is_encrypted_with_the_payloads(tmp_path: Path) -> None:
     url, codec = f"sqlite:///{tmp_path}/a.db", Encryption(Keys.new("k1"))
     async with batuta.connect(url, codec=codec) as client:

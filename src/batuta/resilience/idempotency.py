@@ -192,7 +192,12 @@ def name_of(scope: str, key: str) -> str:
     checked = check_key(key)
     if len(scope) > _LONGEST_SCOPE:
         scope = f"{scope[: _LONGEST_SCOPE - 17]}~{hashlib.blake2b(scope.encode(), digest_size=8).hexdigest()}"
-    return f"{scope} {checked}" if scope else checked
+    return f"{scope} {spaced(checked)}" if scope else checked
+
+
+def spaced(*parts: str) -> str:
+    """One text of several, another one for other parts: a space inside a part is written otherwise."""
+    return " ".join(part.replace("%", "%25").replace(" ", "%20") for part in parts)
 
 
 def check_key(key: str) -> str:

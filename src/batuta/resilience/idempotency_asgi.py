@@ -25,6 +25,7 @@ from batuta.resilience.idempotency import (
     Idempotency,
     KeptResponse,
     canonical,
+    spaced,
     text_headers,
 )
 from batuta.telemetry import Event, RequestReplayed
@@ -48,7 +49,8 @@ class IdempotencyKeys:
     """Middleware: `app.add_middleware(IdempotencyKeys)`. A POST or PATCH with an `Idempotency-Key` is carried out once.
 
     The client is `request.state.batuta` (see `batuta.asgi.lifespan`), or `client`. A key is bound to the client's
-    namespace, the method, the path, and to what `caller(scope)` says, such as the name of the user. While a request is
+    namespace, the method, the path, and to what `caller(scope)` says, such as the name of the user: without it, whoever
+    repeats a request gets its answer, and no handler asks who that is. While a request is
     in progress its key is locked for `lock` seconds, which its holder renews; a duplicate waits for the answer, up to
     `wait` seconds, then gets 409 `idempotency_in_progress` with Retry-After. Answers are kept for `keep` seconds, but
     for those with a status in `not_kept`. The same key with another request gets `conflict`, 409 or 422. `required`:
@@ -116,7 +118,7 @@ class IdempotencyKeys:
         content_type = _header(scope, b"content-type") or ""
         asked = msgspec.json.encode([query, content_type]) + b"\0" + canonical(body, content_type)
         caller = self._caller(scope) if self._caller is not None else ""
-        where = " ".join(filter(None, (scope["method"], scope.get("root_path", "") + scope["path"], caller)))
+        where = spaced(*filter(None, (scope["method"], scope.get("root_path", "") + scope["path"], caller)))
         made: list[KeptResponse] = []
 
         async def work() -> tuple[str, bool]:

@@ -11,6 +11,7 @@ from msgspec.json import encode
 
 from batuta.errors import InvalidInput, QueryFailed
 from batuta.ids import new_message_id
+from batuta.names import check_reason
 from batuta.resilience.idempotency import check_key
 from batuta.server.filters import ReasonQuery
 from batuta.server.http.call import Answer, Call, Refused
@@ -133,7 +134,7 @@ def because(reason: str) -> str:
     """A reason that must be given. Raises InvalidInput."""
     if not reason.strip():
         raise InvalidInput("reason must say why: it is kept in the audit log")
-    return reason
+    return check_reason(reason)
 
 
 async def signal(call: Call) -> SignalSent:
