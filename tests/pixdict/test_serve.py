@@ -1,10 +1,16 @@
 """Options of `pixdict serve` that are wrong are refused before anything begins."""
 
+import os
+import stat
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
 from pixdict.cli import root
+from pixdict.connect.database import open_database
+from pixdict.directory import Directory
 from pixdict.serve import Options, bridge_settings, limits_of
 
 
@@ -38,3 +44,18 @@ def test_a_bridge_makes_one_call_of_five_seconds_unless_it_is_told_otherwise() -
     assert (usual.attempts, usual.timeout, usual.call_timeout) == (1, 5.0, 20.0)
     slow = bridge_settings(replace(options, attempts=3, timeout=60.0))
     assert (slow.attempts, slow.timeout, slow.call_timeout) == (3, 60.0, 60.0)
+
+
+async def test_files_of_pixdict_are_for_the_eyes_of_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        database = await open_database(f"sqlite:///{tmp_path}/pixdict.db")
+        await database.script(["CREATE TABLE kept (one TEXT)"])
+        directory = Directory(path=tmp_path / "directory.db")
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+        directory.close()
+        await database.close()
+    finally:
+        os.umask(before)
+    assert {"pixdict.db", "pixdict.db-wal", "directory.db"} <= set(modes)
+    assert set(modes.values()) == {0o600}

@@ -106,6 +106,20 @@ async def test_a_path_and_a_caller_that_read_alike_are_no_duplicates() -> None:
         assert "idempotency-replayed" in (await web.post("/orders"))[1]
 
 
+async def test_a_cookie_is_given_once_and_kept_nowhere(url: str) -> None:
+    async def signs_in(_: Any, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [(b"set-cookie", b"session=hush"), (b"x-number", b"1")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"in"})
+
+    async with connect(url) as client:
+        web = Caller(IdempotencyKeys(signs_in), client)
+        first, again = [await web.post() for _ in range(2)]
+        assert (first[1]["set-cookie"], first[1]["x-number"], first[2]) == ("session=hush", "1", b"in")
+        assert ("set-cookie" in again[1], again[1]["x-number"], again[2]) == (False, "1", b"in")
+
+
 async def test_a_scope_and_a_key_that_read_alike_are_two_requests() -> None:
     async def work() -> tuple[str, bool]:
         return "done", True

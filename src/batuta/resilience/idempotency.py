@@ -238,7 +238,9 @@ class KeptResponse(Struct, omit_defaults=True):
         return replace(KeptResponse.decode(text), body=None).encode()
 
     def encode(self) -> str:
-        return msgspec.json.encode(self).decode()
+        """Without cookies: the session of a user is not kept in the database, and given once."""
+        kept = [(name, value) for name, value in self.headers if name.lower() != "set-cookie"]
+        return msgspec.json.encode(replace(self, headers=kept)).decode()
 
     @classmethod
     def decode(cls, text: str) -> KeptResponse:

@@ -49,8 +49,8 @@ class IdempotencyKeys:
     """Middleware: `app.add_middleware(IdempotencyKeys)`. A POST or PATCH with an `Idempotency-Key` is carried out once.
 
     The client is `request.state.batuta` (see `batuta.asgi.lifespan`), or `client`. A key is bound to the client's
-    namespace, the method, the path, and to what `caller(scope)` says, such as the name of the user: without it, whoever
-    repeats a request gets its answer, and no handler asks who that is. While a request is
+    namespace, the method, the path, and to what `caller(scope)` says, such as the name of the user: without it, a
+    stranger who repeats a request gets its answer, and no handler asks who that is. While a request is
     in progress its key is locked for `lock` seconds, which its holder renews; a duplicate waits for the answer, up to
     `wait` seconds, then gets 409 `idempotency_in_progress` with Retry-After. Answers are kept for `keep` seconds, but
     for those with a status in `not_kept`. The same key with another request gets `conflict`, 409 or 422. `required`:

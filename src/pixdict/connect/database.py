@@ -23,6 +23,7 @@ import asyncpg
 from batuta import Batuta
 from batuta.errors import StoreUnavailable
 from pixdict.errors import ConstraintViolation, DatabaseTimeout, InvalidArgument
+from pixdict.private_files import make_private
 
 _TIMEOUT = 10.0
 """Seconds for a statement, and for a connection."""
@@ -139,6 +140,7 @@ class SqliteDatabase:
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
+            make_private(self._path)
             found = sqlite3.connect(self._path, timeout=_TIMEOUT, isolation_level=None)
             found.row_factory = sqlite3.Row
             found.execute("PRAGMA journal_mode = WAL")

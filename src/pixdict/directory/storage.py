@@ -16,6 +16,7 @@ from pixdict.dict.buckets import Bucket
 from pixdict.dict.cids import EMPTY_VSYNC, vsync_of
 from pixdict.dict.claims import UNFINISHED, ExtendedClaim
 from pixdict.dict.entries import ExtendedEntry, account_identity
+from pixdict.private_files import make_private
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -97,6 +98,7 @@ class Storage:
     """Reads and writes of one directory. Not for several threads; a second process waits."""
 
     def __init__(self, path: str | Path) -> None:
+        make_private(path)
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=10)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
