@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, get_origin
 
 from msgspec import Struct
 
 from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.client.messages import Message
-from batuta.authoring.definitions import ExecutionMode, Workflow
+from batuta.authoring.definitions import Activity, ExecutionMode, Workflow
 from batuta.authoring.jobs import Job
 from batuta.authoring.workflow.messages import Signal
 from batuta.errors import InvalidInput
 from batuta.journal.bus.messages import DELIVERY
 from batuta.names import LONGEST_ID, check_name, joined, shortened
+from batuta.serde import type_hints
 
 Receiver = Callable[[Message[Any]], str]
 """The id of the run that gets a message as a signal."""
@@ -89,7 +90,7 @@ def subscribe(
     from then on; with `from_start` all that is kept. `options` are those of ActivityOptions, instead of the job's own.
     """
     if not isinstance(handler, Job | Workflow | Signal):
-        if not callable(handler):
+        if not callable(handler) or isinstance(handler, Activity):
             raise InvalidInput(f"{handler!r} cannot get messages: give a job, a function, a workflow or a signal")
         handler = Job(handler, None, ActivityOptions())
     if to is not None and not isinstance(handler, Signal):
@@ -98,8 +99,7 @@ def subscribe(
     called = check_name(handler.name if name is None else name, "name of a subscription")
     if len(called) > LONGEST_NAME:
         raise InvalidInput(f"the name of subscription {called!r} must have at most {LONGEST_NAME} characters")
-    if not isinstance(handler, Signal):
-        _check_takes_one(handler)
+    _check_is_message(handler.type if isinstance(handler, Signal) else _kind_of_argument(handler), handler)
     return Subscription(
         topic=check_name(topic, "topic"),
         name=called,
@@ -111,11 +111,23 @@ def subscribe(
     )
 
 
-def _check_takes_one(handler: Job[..., Any] | Workflow[..., Any]) -> None:
+def _kind_of_argument(handler: Job[..., Any] | Workflow[..., Any]) -> Any:
+    signature = inspect.signature(handler.fn)
     try:
-        inspect.signature(handler.fn).bind(None)
+        signature.bind(None)
     except TypeError as error:
         raise InvalidInput(f"{handler!r} must take one argument, the message: {error}") from None
+    return type_hints(handler.fn, repr(handler)).get(next(iter(signature.parameters)))
+
+
+def _check_is_message(kind: Any, handler: object) -> None:
+    """Another class could be filled with fields of the message, such as its id, in place of those of the payload."""
+    whole = get_origin(kind) or kind
+    if whole is not Any and not (isinstance(whole, type) and issubclass(whole, Message)):
+        raise InvalidInput(
+            f"{handler!r} gets the whole message, and is declared for {kind!r}: declare it for Message[...], whose "
+            f"`payload` has what was published"
+        )
 
 
 def _starting(name: str, workflow: Workflow[..., Any], client: Client) -> Callable[..., Awaitable[str]]:
@@ -124,8 +136,7 @@ def _starting(name: str, workflow: Workflow[..., Any], client: Client) -> Callab
         await client.start(workflow, message, id=id, key=message.key or None)
         return id
 
-    first = next(iter(inspect.signature(workflow.fn).parameters), "")
-    start.__annotations__["message"] = get_type_hints(workflow.fn).get(first, Message[Any])
+    start.__annotations__["message"] = _kind_of_argument(workflow)
     return start
 
 
