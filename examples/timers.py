@@ -3,7 +3,7 @@
 Here the worker is stopped while the run sleeps; another one wakes it.
 
 Prints:
-    while nobody works: waiting
+    while no worker runs: waiting
     slow answer: gave up; reminders sent: 2
 """
 
@@ -43,7 +43,7 @@ async def main(folder: Path) -> None:
             handle = await batuta.start(dunning, "Ada")
             while (await handle.describe()).entries == 0:
                 await asyncio.sleep(0.01)  # let it begin
-        print(f"while nobody works: {(await handle.describe()).state}")
+        print(f"while no worker runs: {(await handle.describe()).state}")
         async with batuta.worker(workflows=[dunning], activities=[remind, ask_slow_partner]):
             print(await handle.result())
 

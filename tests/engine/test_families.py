@@ -164,7 +164,7 @@ async def test_only_what_fits_a_signal_is_sent_as_one() -> None:
         assert await listener.result() == 5
 
 
-async def test_a_child_gets_the_memo_as_it_was_when_it_was_asked_for() -> None:
+async def test_a_child_gets_the_memo_of_the_moment_it_was_asked_for() -> None:
     @workflow
     async def changes_its_mind() -> int:
         memo, tags = {"a": 1}, {"b": "1"}

@@ -134,7 +134,7 @@ async def until_charged(handle: Handle[Any]) -> None:
 
 
 async def wake(url: str, *handles: Handle[Any], codecs: list[PayloadCodec]) -> None:
-    """Send them their signal while nobody works on them."""
+    """Send them their signal while no worker runs on them."""
     async with connect(url, codec=codecs) as client:
         for handle in handles:
             await (await client.get(handle.id)).signal(go, "it")

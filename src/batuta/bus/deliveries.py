@@ -144,7 +144,7 @@ class Deliveries:
 
     def _hear(self, hint: Hint) -> None:
         """Ends of other runs are no news. Those that another worker has begun are found by looking at times; a store
-        in memory, where nobody does, tells of each."""
+        in memory, which has no other worker, tells of each."""
         closed = hint.closed
         if hint.bus or closed is None or (closed and self._poll is None) or not self._open.isdisjoint(closed):
             self._open.difference_update(closed or ())

@@ -203,7 +203,7 @@ class Entity(Generic[T]):
         if self._loading.get(key) is task:
             del self._loading[key]
         if not task.cancelled():
-            task.exception()  # its readers may all have left: then nobody else looks at it
+            task.exception()  # its readers may all have left: then no other code looks at it
 
     async def _load(self, key: str, load: Load[T], *, only_if_free: bool) -> T | None:
         """Load it under a lock, or get what another process loads meanwhile."""

@@ -287,7 +287,7 @@ class Interpreter:
         await self._started(one, frame, number, "flow.approval", given=shown, has_input=True)
         decision = await self._host.approve(one, request, number)
         if decision is None:
-            return await self._timed_out(one, frame, number, f"nobody decided within {one.timeout:g} s")
+            return await self._timed_out(one, frame, number, f"no decision came within {one.timeout:g} s")
         to = "" if decision.get("approved") else one.step.config.on_rejected
         await self._decide(one, frame, number, lambda: {"output": decision, "to": to})
         if not decision.get("approved") and not to:

@@ -256,6 +256,6 @@ class StaleWhileError(Generic[K, T]):
 
 
 def _seen(load: asyncio.Future[Any]) -> None:
-    """Its callers may all have left: then nobody else looks at its error."""
+    """Its callers may all have left: then no other code looks at its error."""
     if not load.cancelled():
         load.exception()

@@ -34,7 +34,7 @@ StopMode = Literal["smart", "fast", "immediate", "kill"]
 
 URL_VARIABLE: Final = "BATUTA_TEST_POSTGRES_URL"
 SUPERUSER: Final = "postgres"
-NOBODY: Final = 65534
+UNPRIVILEGED: Final = 65534
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
 PORT_TRIES: Final = 20
@@ -221,7 +221,7 @@ class PostgresServer(DatabaseMaker):
 
     def _initialise(self) -> None:
         if self._as_root:
-            os.chown(self.directory, NOBODY, NOBODY)
+            os.chown(self.directory, UNPRIVILEGED, UNPRIVILEGED)
         if self._primary is not None:
             source = ["--host=127.0.0.1", f"--port={self._primary.port}", f"--username={SUPERUSER}", "--no-password"]
             copying = ["--wal-method=stream", "--checkpoint=fast", "--no-sync", f"--pgdata={self.data}"]
@@ -232,7 +232,7 @@ class PostgresServer(DatabaseMaker):
         with open(os.open(secret, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
             file.write(self._password)
         if self._as_root:
-            os.chown(secret, NOBODY, NOBODY)
+            os.chown(secret, UNPRIVILEGED, UNPRIVILEGED)
         # md5, because tests connect often: with SCRAM each time costs milliseconds of hashing on both sides.
         arguments = ["--auth=md5", f"--pwfile={secret}", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C"]
         try:
@@ -250,8 +250,8 @@ class PostgresServer(DatabaseMaker):
                 cwd=self.directory,
                 env=_environment() | {"PGPASSWORD": self._password},
                 check=False,
-                user=NOBODY if self._as_root else None,
-                group=NOBODY if self._as_root else None,
+                user=UNPRIVILEGED if self._as_root else None,
+                group=UNPRIVILEGED if self._as_root else None,
                 extra_groups=[] if self._as_root else None,
             )
         if outcome.returncode != 0:
@@ -288,8 +288,8 @@ class PostgresServer(DatabaseMaker):
                 cwd=self.directory,
                 env=_environment(),
                 start_new_session=True,  # Ctrl-C is for the tests, not for their server
-                user=NOBODY if self._as_root else None,
-                group=NOBODY if self._as_root else None,
+                user=UNPRIVILEGED if self._as_root else None,
+                group=UNPRIVILEGED if self._as_root else None,
                 extra_groups=[] if self._as_root else None,
             )
 

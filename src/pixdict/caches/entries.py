@@ -49,7 +49,7 @@ class CachedEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Load = Callable[[], Awaitable[CachedEntry | None]]
-"""Reads it from the database. It may be called when nobody waits any more, to have a new value before the old one
+"""Reads it from the database. It may be called without a waiting caller, to have a new value before the old one
 ends: so it opens a connection of its own."""
 
 

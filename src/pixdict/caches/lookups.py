@@ -48,8 +48,8 @@ class _Kept(Struct, frozen=True, kw_only=True):
 
 
 class Lookups:
-    """Look-ups. No value is loaded before the old one ends: each costs the payer a token, so none is made that nobody
-    waits for."""
+    """Look-ups. No value is loaded before the old one ends: each costs the payer a token, so each look-up has
+    a waiting caller."""
 
     def __init__(self, cache: Cache, bridge: LookupBridge) -> None:
         self._bridge, self._clock = bridge, cache.clock

@@ -82,7 +82,7 @@ class Core:
         self._reads = Reads(tables, replica, None if caches is None else (caches.entries, caches.claims))
 
     async def close(self) -> None:
-        """Nobody waits any more."""
+        """No caller waits any more."""
         await self.waiters.close()
 
     # -- what may be asked

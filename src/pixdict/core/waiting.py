@@ -51,7 +51,7 @@ class Waiters:
                 future.set_result(outcome)
 
     async def close(self) -> None:
-        """Nobody is told any more."""
+        """Stop telling waiters."""
         if self._looking is not None:
             self._looking.cancel()
             with suppress(asyncio.CancelledError):

@@ -37,7 +37,7 @@ class Wire:
 
     async def mend(self) -> None:
         """Listen, at the port that it always had."""
-        if self._held is None:  # bound and not listening: while the wire is cut, nobody else may get the port
+        if self._held is None:  # bound and not listening: while the wire is cut, no other program may get the port
             self._held = socket.socket()
             self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             self._held.bind(("127.0.0.1", 0))

@@ -16,7 +16,7 @@ SECOND = 1_000_000
 
 class Refill(StrEnum):
     """How tokens come back: all of a period at its end, or one by one. Periods begin at multiples of their length
-    since 1970, so that whoever knows the time knows when tokens come."""
+    since 1970, so that the time alone tells when tokens come."""
 
     STEPPED = "stepped"
     CONTINUOUS = "continuous"

@@ -24,7 +24,7 @@ class Tls(Struct, frozen=True, kw_only=True):
         return context
 
     def server_options(self) -> dict[str, Any]:
-        """For `uvicorn.Config`: without a certificate nobody is served."""
+        """For `uvicorn.Config`: without a certificate no caller is served."""
         return {
             "ssl_keyfile": self.key,
             "ssl_certfile": self.certificate,

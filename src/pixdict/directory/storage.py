@@ -299,7 +299,7 @@ class Storage:
     # Rate limits
 
     def bucket(self, policy: str, scope: str) -> Bucket | None:
-        """A balance as it was when it last changed; None for a bucket that was never used, which is full."""
+        """The last balance of a bucket; None for a bucket that was never used, which is full."""
         row = self._one("SELECT tokens, at FROM buckets WHERE policy = ? AND scope = ?", policy, scope)
         return row and Bucket(row[0], row[1])
 

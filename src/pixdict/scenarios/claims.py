@@ -161,7 +161,7 @@ async def _wait_30_days(stage: Stage, calendar: Calendar) -> None:
         stage.say(f"day {day}: the claimer is to prove possession, reminder {times} of 4")
     await calendar.move_to(30)
     claim = await _until(stage, calendar, "CANCELLED")
-    stage.say("day 30: nobody has proved possession, so the claimer gives up")
+    stage.say("day 30: possession was not proved, so the claimer gives up")
     by = f"{claim.cancelled_by}, {claim.cancel_reason}"
     stage.expect("day 30: cancelled by, because of", "CLAIMER, DEFAULT_OPERATION", by)
 

@@ -79,7 +79,7 @@ async def lost(stage: Stage) -> None:
     """The directory does its work, and its answers are lost."""
     numbers = [new_number() for _ in range(3)]
     before = stage.stand.directory.storage.counts()["cid_events"]
-    stage.say("the next two answers to createEntry are lost: the entries are made, and nobody is told")
+    stage.say("the next two answers to createEntry are lost: the entries are made, and the callers do not know")
     stage.stand.directory.faults.add("lost_answer", operation="createEntry", times=2)
     stage.say("three callers create a key each; calls without an answer are made again with the same request id")
     await asyncio.gather(*(stage.create(number) for number in numbers))

@@ -27,7 +27,7 @@ class _Publish:
 
         `key`: messages of one key are delivered one after the other, in order. `id`: a second message of the topic with
         this id is not published; without it the activity's key and a number, so that a retry publishes the same
-        messages again, and nobody gets them twice. `type`: of the event; without it the topic. In a transactional
+        messages again, and none arrives twice. `type`: of the event; without it the topic. In a transactional
         activity the message leaves if, and only if, the transaction commits. Raises InvalidInput, TooLarge, and the
         errors of the store.
         """

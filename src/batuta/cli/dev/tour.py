@@ -134,7 +134,7 @@ async def begin(client: Any) -> None:
     await client.flows.publish(flow.id)
     for customer, amount in (("Ana", 2_500), ("Rui", 50)):
         await client.flows.events.send("invoice_overdue", {"customer": customer, "amount": amount}, source="tour")
-    await client.enqueue(notify, "nobody", id="notify-nobody")
+    await client.enqueue(notify, "nobody", id="notify-unknown")
     await client.enqueue(notify, "ann@example.com", id="notify-ann")
 
 

@@ -80,7 +80,7 @@ class Publisher:
         error: BaseException | None = None
         try:
             await until_known(lambda: self.store.publish_messages(batch))
-        except Exception as caught:  # noqa: BLE001 - nobody may wait for ever
+        except Exception as caught:  # noqa: BLE001 - no caller may wait for ever
             error = caught
         except BaseException as caught:
             error = caught

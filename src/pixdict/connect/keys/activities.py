@@ -270,7 +270,7 @@ class KeyActivities:
 
     @activity(retry=FOR_EVER)
     async def entry_exhausted(self, id: str, status: str, problem: str, asked: Asked) -> None:
-        """The directory was away for all attempts: whoever waits is told, and a person who must act."""
+        """The directory was away for all attempts: tell the waiting caller, and alert a person."""
         ended = _outcome(asked, How.EXHAUSTED, status, problem)
 
         async def write(tables: ChangedTables) -> None:

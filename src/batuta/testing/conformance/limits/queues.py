@@ -339,13 +339,13 @@ class QueuesConformance:
         await start_some(store, 3)
         await start_some(store, 2, delay=60 * SECOND)
         await claimed(store, worker, 1)
-        second = await store.start(new_run(queue="nobody's"))
+        second = await store.start(new_run(queue="unserved"))
         view = await view_of(store)
         assert (view.ready, view.delayed, view.running, view.workers) == (3, 2, 1, 1)
         assert view.oldest is not None
         assert view.oldest >= as_datetime(oldest.created_at)
-        assert await view_of(store, "nobody's") == QueueInfo("nobody's", ready=1, oldest=as_datetime(second[0].wake_at))
-        assert [view.name for view in await store.queues()] == ["default", "idle", "nobody's"]
+        assert await view_of(store, "unserved") == QueueInfo("unserved", ready=1, oldest=as_datetime(second[0].wake_at))
+        assert [view.name for view in await store.queues()] == ["default", "idle", "unserved"]
 
     async def test_a_queue_tells_its_limits_and_why_it_is_paused(self, store: Store) -> None:
         limits = QueueLimits(concurrency=5, key_concurrency=1, rate=Rate(100, 60), key_rate=Rate(10, 1))

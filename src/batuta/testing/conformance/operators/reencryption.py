@@ -118,7 +118,7 @@ class RewritingConformance:
             entries=[replace((await store.journal(pen.run_id))[0], ord=99)],
             attempts=[Attempt(seq=9, number=9, started_at=1)],
             outputs=[Output(kind=kind, name="y", ord=1, at=5, value="1") for kind in (PUBLISHED, ANSWER)],
-            messages=[Message(message_id="nobody's", kind=MessageKind.SIGNAL, body="1")],
+            messages=[Message(message_id="unserved", kind=MessageKind.SIGNAL, body="1")],
         )
         assert await store.rewrite(made)
         assert await rewritten_texts(store, pen) == before

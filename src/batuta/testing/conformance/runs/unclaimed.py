@@ -126,7 +126,7 @@ class ExpiryConformance:
 
     async def test_runs_expire_in_a_paused_queue_and_in_one_that_nobody_works_on(self, store: Store) -> None:
         await store.pause_queue("paused", True)
-        runs = [(await store.start(new_run(queue=queue, expires=SECOND)))[0] for queue in ("paused", "nobody's")]
+        runs = [(await store.start(new_run(queue=queue, expires=SECOND)))[0] for queue in ("paused", "unserved")]
         store.shift_clock(2)
         await beat(store, await live_worker(store))
         assert {(await store.get_run(run.run_id)).state for run in runs} == {RunState.TIMED_OUT}
