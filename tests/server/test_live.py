@@ -56,6 +56,17 @@ async def test_a_stream_that_begins_again_is_told_what_changed_meanwhile_also_by
         assert await topics(stream) == ["queues"]
 
 
+async def test_a_stream_that_was_cut_before_any_change_is_told_what_came_after_its_first_word(
+    web: Web, client: batuta.Batuta
+) -> None:
+    async with web.stream("/api/v1/events?topic=runs&topic=queues") as stream:
+        hello = await stream.named("hello")
+    await client.pause_queue("mail")
+    async with web.stream("/api/v1/events?topic=runs&topic=queues", last_event_id=hello["id"]) as stream:
+        assert (await stream.named("hello"))["id"] == hello["id"]  # nothing of what follows is told yet
+        assert await topics(stream) == ["queues"]
+
+
 async def test_a_token_that_is_not_ours_only_tells_more(web: Web) -> None:
     async with web.stream("/api/v1/events?topic=runs", last_event_id="runs=0,\u00e9=;--") as stream:
         assert await topics(stream) == ["runs"]

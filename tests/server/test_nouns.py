@@ -223,6 +223,13 @@ async def test_an_overview_of_times_at_the_ends_of_the_calendar_is_empty(web: We
     assert (found.status, found.json["total"], len(found.json["chart"]["buckets"])) == (200, 0, 30)
 
 
+async def test_the_overview_has_workflows_before_jobs(web: Web) -> None:
+    await web.post("/api/v1/jobs", {"name": "a-job", "id": "j", "delay": 60})
+    await web.post("/api/v1/runs", {"name": "order", "input": [1], "id": "w"})
+    found = (await web.get("/api/v1/overview", kind="any")).json["workflows"]
+    assert [(one["kind"], one["name"]) for one in found] == [("workflow", "order"), ("job", "a-job")]
+
+
 async def test_health_needs_no_credential_and_readiness_tells_why_not(web: Web, server: Any) -> None:
     assert (await web.get("/healthz")).json == {"status": "ok"}
     assert (await web.get("/readyz")).json["status"] == "ready"

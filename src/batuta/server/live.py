@@ -200,19 +200,21 @@ class _Stream:
     def __init__(self, call: Call, live: LiveFeeds, topics: list[str], runs: list[str]) -> None:
         self._call, self._live, self._topics, self._runs = call, live, topics, runs
         self._feed = live.feed(call.client)
-        self._told = _read_token(call.request.headers.get("last-event-id", ""))
+        self._names = [*topics, *(f"run:{run_id}" for run_id in runs)]
+        told = _read_token(call.request.headers.get("last-event-id", ""))
+        self._told = {name: told[name] for name in self._names if name in told}
 
     async def events(self) -> AsyncIterator[bytes]:
         self._live.open += 1
         await self._feed.enter(self._runs)
         try:
+            self._told = self._told or self._mine()
             yield _event(
                 "hello",
                 {"as_of": now(), "topics": self._topics, "counts": self._feed.counts, "retry": RETRY},
+                _token(self._told),
                 retry=RETRY,
             )
-            if not self._told:
-                self._told = self._mine()
             while not self._live.ending.is_set():
                 if not await self._is_allowed():
                     yield _event("bye", {"reason": "signed_out"})
@@ -238,8 +240,7 @@ class _Stream:
                     one.cancel()
 
     def _mine(self) -> dict[str, str]:
-        names = [*self._topics, *(f"run:{run_id}" for run_id in self._runs)]
-        return {name: self._feed.digests[name] for name in names if name in self._feed.digests}
+        return {name: self._feed.digests[name] for name in self._names if name in self._feed.digests}
 
     async def _is_allowed(self) -> bool:
         """Asked again before each event: a key may be revoked, a session may be over."""

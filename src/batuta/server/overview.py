@@ -15,6 +15,7 @@ from batuta.authoring.backend import Description
 from batuta.authoring.client.documents import STOPPED, queue_document, read_status
 from batuta.authoring.client.workers import WorkerRow
 from batuta.errors import InvalidInput
+from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
 from batuta.server.filters import RunQuery, where
 from batuta.server.http.call import Call, ago
@@ -150,10 +151,16 @@ def _drawable(moment: datetime) -> datetime:
 
 
 def _bars(runs: Sequence[Description]) -> list[WorkflowBars]:
+    """Workflows first, then jobs and activities."""
     found: dict[tuple[str, str], list[Description]] = {}
     for run in runs:
-        found.setdefault((run.workflow, str(run.kind)), []).append(run)
-    return [_bars_of(name, kind, own) for (name, kind), own in sorted(found.items())]
+        found.setdefault((str(run.kind), run.workflow), []).append(run)
+    return [_bars_of(name, kind, own) for (kind, name), own in sorted(found.items(), key=_place)]
+
+
+def _place(found: tuple[tuple[str, str], Sequence[Description]]) -> tuple[bool, str, str]:
+    kind, name = found[0]
+    return kind != RunKind.WORKFLOW, name, kind
 
 
 def _bars_of(name: str, kind: str, runs: Sequence[Description]) -> WorkflowBars:

@@ -107,7 +107,7 @@ function Entities({ cache }: { cache: CacheDocument }): JSX.Element {
               <tr key={one.entity}>
                 <td class="mono strong">{one.entity}</td>
                 <td data-label="Hits" class="n">
-                  <span class="row-gap">
+                  <span class="row-gap end">
                     {share === null ? "–" : percent(share)}
                     {share !== null && looks >= ENOUGH && share < LOW && <Chip look={{ tone: "retry", label: "low" }} />}
                   </span>
