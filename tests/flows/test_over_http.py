@@ -89,6 +89,10 @@ async def test_a_published_flow_never_changes_and_a_new_version_is_a_new_draft(a
     assert (draft["version"], draft["published_at"], draft["is_active"]) == (1, None, False)
     changed = await api.patch(f"/api/workflows/{draft['id']}", {"description": "new"})
     assert changed["description"] == "new"
+    more = await api.patch(f"/api/workflows/{draft['id']}", {"trigger": {"topic": "invoices"}, "format": 1})
+    assert (more["description"], more["trigger"]) == ("new", {"topic": "invoices"})
+    gone = await api.patch(f"/api/workflows/{draft['id']}", {"trigger": None, "description": None})
+    assert (gone["description"], gone["trigger"]) == (None, None)
     published = await api.post(f"/api/workflows/{draft['id']}/publish")
     assert published["published_at"] is not None
     assert published["is_active"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ REMINDER = {
             "type": "condition",
             "config": {"rule": {"field": "amount", "operator": "greater_than", "value": 100}, "onFalse": "done"},
         },
-        {"key": "ask", "type": "approval", "config": {"title": "Remind them?"}},
+        {"key": "ask", "type": "approval", "config": {"title": "Remind them?", "onRejected": "done"}},
         {"key": "notify", "type": "action", "config": {"actionType": "webhook"}},
         {"key": "done", "type": "end"},
     ],
@@ -58,6 +59,8 @@ def test_a_flow_is_built_mended_rehearsed_published_followed_and_approved(
     expect(faults).to_contain_text(f"Line {wrong} steps[2].type unknown step type 'aktion'")
     expect(page.locator(".flow-gutter .bad")).to_have_text(str(wrong))
     expect(publish).to_be_disabled()
+    faults.get_by_role("button", name=f"Line {wrong}").click()
+    assert page.evaluate("getSelection().toString()").strip() == '"type": "aktion",'
 
     # mended, and a step put in by the menu
     text.fill(json.dumps(REMINDER, indent=2))
@@ -70,6 +73,8 @@ def test_a_flow_is_built_mended_rehearsed_published_followed_and_approved(
     page.get_by_label("Payload of a sample event").fill('{"amount": 50}')
     page.get_by_role("button", name="Dry run").click()
     expect(page.locator(".flow-rehearsal details")).to_have_count(2)
+    expect(page.locator(".flow-node[data-state=COMPLETED]")).to_have_count(2)  # the graph shows the path
+    expect(page.locator(".flow-edge.taken")).to_have_count(1)
     page.get_by_label("Payload of a sample event").fill('{"amount": 2500}')
     page.get_by_role("button", name="Dry run").click()
     expect(page.locator(".flow-rehearsal details")).to_have_count(5)
@@ -99,7 +104,8 @@ def test_a_flow_is_built_mended_rehearsed_published_followed_and_approved(
     page.get_by_role("dialog").get_by_role("button", name="Approve").click()
     expect(page.locator(".flow-node[data-key=done]")).to_have_attribute("data-state", "COMPLETED")  # without a reload
     expect(page.locator(".flow-log")).to_contain_text("Run completed successfully")
-    expect(page.locator(".flow-edge.taken")).not_to_have_count(0)
+    expect(page.locator(".flow-edge")).to_have_count(6)
+    expect(page.locator(".flow-edge.taken")).to_have_count(4)  # not those past the steps, to the end
 
 
 def test_the_editor_proposes_what_may_stand_at_the_cursor(flow_site: Site, open_page: OpenPage, expect: Any) -> None:
@@ -157,3 +163,34 @@ def test_nothing_in_a_flow_an_event_an_approval_or_an_error_is_run(flow_site: Si
         for button in page.locator("main button[aria-expanded=false], main summary").all()[:3]:
             button.click()
         assert page.evaluate("window.hit") is None, path
+
+
+def test_what_is_taken_from_a_draft_is_gone_and_a_person_decides_the_row_that_is_clicked(
+    flow_site: Site, open_page: OpenPage, expect: Any
+) -> None:
+    page = open_page(flow_site, "/flows/new")
+    text = page.get_by_label("Document of the flow")
+    ask = {"key": "ask", "type": "approval", "config": {"title": "Send to {{ context.item }}?"}}
+    each = {"key": "each", "type": "for_each", "config": {"items": ["ana", "bea"], "steps": [ask]}}
+    document = {"name": "letters", "trigger_type": "letters", "steps": [each, {"key": "done", "type": "end"}]}
+    text.fill(json.dumps(document | {"description": "later", "trigger": {"topic": "letters"}}))
+    page.get_by_role("button", name="Save draft").click()
+    expect(page.get_by_role("heading", name="letters v1")).to_be_visible()
+    text.fill(json.dumps(document))
+    page.get_by_role("button", name="Save draft").click()
+    expect(page.get_by_text("The draft is saved.").first).to_be_visible()
+    page.reload()
+    expect(text).to_have_value(re.compile('"name": "letters"'))
+    expect(text).not_to_have_value(re.compile("topic|later"))
+    page.get_by_role("button", name="Publish").click()
+    expect(page.get_by_role("button", name="Deactivate")).to_be_visible()
+
+    page.goto(flow_site.address + "/events")
+    page.get_by_role("button", name="Send event").click()
+    page.get_by_role("dialog").get_by_label("Type").fill("letters")
+    page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    page.goto(flow_site.address + "/approvals")
+    page.get_by_role("row").filter(has_text="Send to bea?").get_by_role("button", name="Approve").click()
+    page.get_by_role("dialog").get_by_role("button", name="Approve").click()
+    expect(page.get_by_role("cell", name="Send to bea?")).to_have_count(0)
+    expect(page.get_by_role("cell", name="Send to ana?")).to_be_visible()

@@ -1,6 +1,7 @@
 /** A flow as a graph, and where the parts of its document stand in its text. */
 
 import type { FlowStep } from "../api/flows";
+import type { Json } from "../api/types";
 
 export interface Node {
   key: string;
@@ -12,11 +13,31 @@ export interface Node {
 export interface Edge {
   from: string;
   to: string;
-  label: string;
+  /** Why this way is taken; empty: it is the usual one. */
+  labels: string[];
+  /** It is taken, too, when the step is skipped. */
+  plain: boolean;
+}
+
+/** A step of a run, or of a dry run. */
+export interface Done {
+  key: string;
+  type: string;
+  status: string;
+  output: Json;
+}
+
+/** What a run did: the status of each step, and the ways that it went on. */
+export interface Taken {
+  states: Record<string, string>;
+  ways: Record<string, Set<string>>;
 }
 
 const BLOCKS: Record<string, string[]> = { parallel: ["branches"], for_each: ["steps"], try: ["steps", "catch", "finally"] };
 const MOST = 200;
+/** The way into a block. */
+export const INSIDE = " ";
+const SKIPPED = "skipped";
 
 /** Nodes from top to bottom, those of blocks further to the right, and what follows what. */
 export function graphOf(steps: readonly FlowStep[]): { nodes: Node[]; edges: Edge[] } {
@@ -30,16 +51,48 @@ export function graphOf(steps: readonly FlowStep[]): { nodes: Node[]; edges: Edg
       const config = (step.config ?? {}) as Record<string, unknown>;
       const inner = (BLOCKS[String(step.type)] ?? []).flatMap((name) => lists(config[name]));
       for (const one of inner) {
-        if (one[0]) edges.push({ from: key, to: String(one[0].key ?? "?"), label: "" });
+        if (one[0]) edges.push({ from: key, to: String(one[0].key ?? "?"), labels: [INSIDE], plain: false });
         walk(one, depth + 1);
       }
       const following = String(step.next || block[place + 1]?.key || "");
-      edges.push(...ways(step, config, following).map(([to, label]) => ({ from: key, to, label })));
+      for (const [to, label] of ways(step, config, following)) {
+        const same = edges.find((edge) => edge.from === key && edge.to === to);
+        if (same) same.labels.push(label);
+        else edges.push({ from: key, to, labels: [label], plain: to === following });
+      }
     });
   };
   walk(steps, 0);
   const known = new Set(nodes.map((node) => node.key));
   return { nodes, edges: edges.filter((edge) => known.has(edge.to)) };
+}
+
+/** The path that a run took through the steps of its flow. */
+export function pathOf(steps: readonly Done[]): Taken {
+  const found: Taken = { states: {}, ways: {} };
+  for (const step of steps) {
+    found.states[step.key] = step.status;
+    const way = wayOf(step);
+    if (way !== null) (found.ways[step.key] ??= new Set()).add(way);
+  }
+  return found;
+}
+
+function wayOf({ type, status, output }: Done): string | null {
+  if (status === "SKIPPED") return SKIPPED;
+  if (status !== "COMPLETED") return null;
+  const said = typeof output === "object" && output !== null && !Array.isArray(output) ? output : {};
+  if (type === "condition") return said.result ? "true" : "false";
+  if (type === "switch") return typeof said.case === "number" ? String(said.case) : "else";
+  if (said.timedOut === true) return "too late";
+  return type === "approval" && said.approved === false ? "rejected" : "";
+}
+
+/** Whether a run went from one step to the other. */
+export function isTaken(edge: Edge, taken: Taken): boolean {
+  if (!taken.states[edge.from] || !taken.states[edge.to]) return false;
+  const ways = taken.ways[edge.from];
+  return edge.labels.some((label) => label === INSIDE || ways?.has(label)) || (edge.plain && ways?.has(SKIPPED) === true);
 }
 
 function lists(value: unknown): FlowStep[][] {

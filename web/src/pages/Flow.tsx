@@ -7,7 +7,7 @@ import { FlowGraph } from "../components/FlowGraph";
 import { JsonValue } from "../components/JsonValue";
 import { Chip } from "../components/StateChip";
 import { complete, type Completion, type JsonSchema, type Proposal } from "../lib/complete";
-import { lineOf, linesOf, TEMPLATES, withStep } from "../lib/flow";
+import { lineOf, linesOf, pathOf, TEMPLATES, withStep } from "../lib/flow";
 import { flowLook } from "../lib/flowStates";
 import { useResource } from "../state/live";
 import { Link, navigate } from "../state/router";
@@ -17,6 +17,8 @@ import { say, sayError } from "../state/toasts";
 import { VersionLink } from "./Flows";
 
 const EMPTY = { name: "", trigger_type: "", steps: [] };
+/** What takes a field from a draft that its text has no longer. */
+const GONE = { description: null, trigger_type: "", trigger: null };
 const PAUSE = 350;
 
 /** One version of a flow: its document and its graph, checks, a dry run, publication. */
@@ -56,6 +58,7 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
   const [checked, setChecked] = useState<{ text: string; faults: Fault[] } | null>(null);
   const [steps, setSteps] = useState<FlowStep[]>(workflow?.steps ?? []);
   const [busy, setBusy] = useState(false);
+  const [rehearsed, setRehearsed] = useState<{ text: string; found: Rehearsal } | null>(null);
   useEffect(() => {
     if (isFixed) return undefined;
     const timer = setTimeout(() => {
@@ -74,8 +77,8 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
     work.catch(sayError).finally(() => setBusy(false));
   };
   const save = async (): Promise<Workflow> => {
-    const document = JSON.parse(text) as Json;
-    return workflow ? changeFlow(workflow.id, document) : createFlow(document);
+    const document = JSON.parse(text) as Record<string, Json>;
+    return workflow ? changeFlow(workflow.id, { ...GONE, ...document }) : createFlow(document);
   };
   const saved = (made: Workflow, words: string): void => {
     say(words, { tone: "done" });
@@ -122,7 +125,7 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
           <header>
             <h2>Document</h2>
             {!isFixed && (
-              <label class="row-gap small">
+              <label class="flow-add small">
                 Add step
                 <select
                   class="input"
@@ -156,10 +159,10 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
               </span>
             </header>
             <div class="body">
-              <FlowGraph steps={steps} />
+              <FlowGraph steps={steps} {...(rehearsed?.text === text ? { taken: pathOf(rehearsed.found.steps) } : {})} />
             </div>
           </section>
-          <DryRun text={text} ready={isSound} />
+          <DryRun text={text} ready={isSound} found={rehearsed?.found ?? null} onFound={(found) => setRehearsed({ text, found })} />
         </div>
       </div>
     </>
@@ -219,6 +222,15 @@ function TextEditor({ text, faults, fixed, onChange }: { text: string; faults: F
     else return false;
     event.preventDefault();
     return true;
+  };
+  const goTo = (line: number): void => {
+    const field = area.current;
+    if (!field) return;
+    const begin = field.value.split("\n").slice(0, line).join("\n").length + (line ? 1 : 0);
+    const end = field.value.indexOf("\n", begin);
+    field.focus();
+    field.setSelectionRange(begin, end < 0 ? field.value.length : end);
+    field.scrollTop = Math.max(0, (line - 3) * LINE);
   };
   const count = text.split("\n").length;
   const marked = useMemo(() => {
@@ -299,10 +311,13 @@ function TextEditor({ text, faults, fixed, onChange }: { text: string; faults: F
       {!fixed && <p class="faint small flow-help">Ctrl+Space proposes what may stand at the cursor.</p>}
       {faults.length > 0 && (
         <ul class="flow-faults" aria-label="Faults">
-          {[...marked].flatMap(([line, found]) =>
+          {[...marked].sort(([one], [other]) => one - other).flatMap(([line, found]) =>
             found.map((one) => (
               <li key={`${one.path} ${one.message}`}>
-                <b>Line {line + 1}</b> <code>{one.path}</code> {one.message}
+                <button type="button" class="plain" onClick={() => goTo(line)}>
+                  Line {line + 1}
+                </button>{" "}
+                <code>{one.path}</code> {one.message}
                 {one.hint && <span class="faint"> ({one.hint})</span>}
               </li>
             )),
@@ -314,9 +329,8 @@ function TextEditor({ text, faults, fixed, onChange }: { text: string; faults: F
 }
 
 /** The flow on a sample event: nothing is called, kept or waited for. */
-function DryRun({ text, ready }: { text: string; ready: boolean }): JSX.Element {
+function DryRun({ text, ready, found, onFound }: { text: string; ready: boolean; found: Rehearsal | null; onFound: (found: Rehearsal) => void }): JSX.Element {
   const [sample, setSample] = useState('{\n  "amount": 2500\n}');
-  const [found, setFound] = useState<Rehearsal | null>(null);
   const [error, setError] = useState<Error | null>(null);
   const run = (): void => {
     setError(null);
@@ -327,7 +341,7 @@ function DryRun({ text, ready }: { text: string; ready: boolean }): JSX.Element 
       setError(new Error("the payload of the sample event is no JSON"));
       return;
     }
-    rehearse(text, payload).then(setFound, setError);
+    rehearse(text, payload).then(onFound, setError);
   };
   return (
     <section class="card">

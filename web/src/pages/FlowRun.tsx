@@ -8,6 +8,7 @@ import { FlowGraph } from "../components/FlowGraph";
 import { JsonValue } from "../components/JsonValue";
 import { Chip } from "../components/StateChip";
 import { Ago, Clock, Took } from "../components/Time";
+import { pathOf } from "../lib/flow";
 import { flowLook } from "../lib/flowStates";
 import { useResource } from "../state/live";
 import { Link, runPath } from "../state/router";
@@ -103,7 +104,7 @@ export default function FlowRun({ id }: { id: string }): JSX.Element {
             <header>
               <h2>Path</h2>
             </header>
-            <div class="body">{workflow ? <FlowGraph steps={workflow.steps} states={statesOf(run)} /> : <p class="faint">Its flow is not there any more.</p>}</div>
+            <div class="body">{workflow ? <FlowGraph steps={workflow.steps} taken={pathOf(run.steps.map((step) => ({ ...step, key: step.step_key, type: step.step_type })))} /> : <p class="faint">Its flow is not there any more.</p>}</div>
           </section>
           <section class="card">
             <header>
@@ -131,10 +132,6 @@ export default function FlowRun({ id }: { id: string }): JSX.Element {
       )}
     </>
   );
-}
-
-function statesOf(run: Run): Record<string, string> {
-  return Object.fromEntries(run.steps.map((step) => [step.step_key, step.status]));
 }
 
 function Row({ step, run, canAct, reload }: { step: StepRun; run: Run; canAct: boolean; reload: () => void }): JSX.Element {

@@ -105,12 +105,14 @@ class Catalog:
     async def change(
         self, workflow_id: object, changes: Mapping[str, Any], *, whole: bool = False, reason: str = ""
     ) -> Workflow:
-        """Write some fields of a draft; `whole`: they are all that it has. Raises UnknownFlow, FlowConflict (it is
-        published), InvalidFlow."""
+        """Write some fields of a draft, and take those from it that are None; `whole`: they are all that it has. Raises
+        UnknownFlow, FlowConflict (it is published), InvalidFlow."""
         row = await self.row(workflow_id)
         if row.published_at is not None:
             raise FlowConflict(f"flow {row.target} is published and never changes: make a new version of it")
-        flow, text = _checked(dict(changes) if whole else json.decode(document_of(row)) | dict(changes))
+        fields = {} if whole else json.decode(document_of(row))
+        given = {name: value for name, value in {**fields, **changes}.items() if value is not None}
+        flow, text = _checked(given)
         changed = _with(row, flow, text)
         if flow.name != row.name:
             newest = await self._newest(flow.name)

@@ -32,13 +32,14 @@ class WorkflowBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class WorkflowChanges(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of a draft that are written; others stay."""
+    """Fields of a draft that are written; null takes one from it, and others stay."""
 
     name: str | UnsetType = UNSET
     description: str | UnsetType | None = UNSET
     trigger_type: str | UnsetType = UNSET
     trigger: Any | UnsetType = UNSET
     steps: list[Any] | UnsetType = UNSET
+    format: Annotated[int, Meta(ge=1, le=FORMAT)] | UnsetType = UNSET
     reason: str = ""
 
 
