@@ -97,6 +97,37 @@ def test_two_files_of_one_flow_are_refused_and_a_byte_order_mark_is_not(cli: Cli
     assert "are both flow 'Sprint 1 Test'" in refused.stderr
 
 
+def test_everything_that_is_wrong_with_a_folder_is_told_at_once(cli: Cli, tmp_path: Path) -> None:
+    assert cli("migrate").exit_code == 0
+    written(tmp_path, "a.json", SPRINT)
+    (tmp_path / "b.json").write_text("{")
+    (tmp_path / "c.json").mkdir()
+    (tmp_path / "d.json").symlink_to("nowhere")
+    written(tmp_path, "e.json", {"name": "e", "steps": []})
+    written(tmp_path, "a.test.json", {"flow": "gone.json", "tests": [{"name": "x", "expect": {}}]})
+    checked = cli("flows", "validate", str(tmp_path))
+    assert (checked.exit_code, checked.stdout.splitlines()[-1]) == (1, "4 files, 3 with faults")
+    pushed = cli("flows", "push", str(tmp_path))
+    assert pushed.exit_code == 2
+    for result, where in ((checked, checked.stdout), (pushed, pushed.stderr)):
+        for name in ("b.json: not JSON", "d.json' cannot be read", "e.json: steps: must have at least 2"):
+            assert name in where, result
+    tested = cli("flows", "test", str(tmp_path))
+    assert (tested.exit_code, "gone.json' cannot be read" in tested.stdout) == (1, True)
+
+
+def test_flows_whose_names_make_one_file_name_are_exported_beside_each_other(cli: Cli, tmp_path: Path) -> None:
+    assert cli("migrate").exit_code == 0
+    files = [written(tmp_path, f"{n}.json", SPRINT | {"name": name}) for n, name in enumerate(("a b", "a_b", "A b"))]
+    assert cli("flows", "push", *files).exit_code == 0
+    assert cli("flows", "export", str(tmp_path / "out")).exit_code == 0
+    names = [json.loads(file.read_text())["name"] for file in (tmp_path / "out").iterdir()]
+    assert sorted(names) == ["A b", "a b", "a_b"]
+    (tmp_path / "file").write_text("")
+    refused = cli("flows", "export", str(tmp_path / "file" / "out"))
+    assert (refused.exit_code, "cannot be written" in refused.stderr) == (2, True)
+
+
 def test_nothing_is_pushed_when_one_file_is_wrong(cli: Cli, tmp_path: Path) -> None:
     assert cli("migrate").exit_code == 0
     written(tmp_path, "a.json", SPRINT)

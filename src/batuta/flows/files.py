@@ -25,7 +25,7 @@ from batuta.flows.document import FlowDocument
 from batuta.flows.faults import Fault
 from batuta.flows.models import RunStatus
 from batuta.flows.rehearsal import Double, Rehearsal, rehearse
-from batuta.flows.validation import check_document, parse_document
+from batuta.flows.validation import check_document
 
 TESTS: Final = ".test.json"
 
@@ -88,15 +88,16 @@ class FlowCase(Struct):
 
 
 def read_flow(file: Path) -> tuple[FlowDocument | None, list[Fault]]:
-    """The flow of a file, or everything that is wrong with it. Raises InvalidInput: it cannot be read."""
-    return check_document(_read(file))
+    """The flow of a file, or everything that is wrong with it."""
+    try:
+        return check_document(_read(file))
+    except InvalidInput as error:
+        return None, [Fault("", str(error))]
 
 
 def read_document(file: Path) -> dict[str, Any]:
-    """The flow of a file as it is written there. Raises InvalidInput: it cannot be read; InvalidFlow."""
-    text = _read(file)
-    parse_document(text)
-    found: dict[str, Any] = msgspec.json.decode(text)
+    """The flow of a file as it is written there, which is sound. Raises InvalidInput: it cannot be read."""
+    found: dict[str, Any] = msgspec.json.decode(_read(file))
     return found
 
 
@@ -130,7 +131,7 @@ def _files(places: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for place in map(Path, places):
         if place.is_dir():
-            found += sorted(place.rglob("*.json"))
+            found += sorted(file for file in place.rglob("*.json") if not file.is_dir())
         elif place.exists():
             found.append(place)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,16 +92,16 @@ def push(common: CommonOptions, places: tuple[str, ...], publishes: bool, reason
 
     All files are checked first: when one is wrong, nothing is written.
     """
-    from batuta.flows.faults import InvalidFlow
-    from batuta.flows.files import flow_files, read_document
+    from batuta.flows.files import flow_files, read_document, read_flow
 
+    files = flow_files(places)
+    faults = [f"{file}: {fault}" for file in files for fault in read_flow(file)[1]]
+    if faults:
+        raise InvalidInput("nothing is pushed:\n" + "\n".join(faults))
     given: dict[Path, dict[str, Any]] = {}
     names: dict[str, Path] = {}
-    for file in flow_files(places):
-        try:
-            given[file] = read_document(file)
-        except InvalidFlow as error:
-            raise InvalidInput(f"{file}: {error}") from None
+    for file in files:
+        given[file] = read_document(file)
         first = names.setdefault(given[file]["name"], file)
         if first.resolve() != file.resolve():
             raise InvalidInput(f"{first} and {file} are both flow {given[file]['name']!r}: rename one of them")
@@ -208,16 +209,26 @@ def export(common: CommonOptions, folder: Path, name: str | None) -> None:
         return [(one, await client.flows.document(one.id)) for one in newest.values()]
 
     found = common.ask(work)
-    folder.mkdir(parents=True, exist_ok=True)
     told: list[dict[str, Any]] = []
-    for one, document in found:
-        file = folder / f"{_file_name(one.name)}.json"
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
-        told.append({"file": str(file), "id": one.id, "name": one.name, "version": one.version, "done": str(file)})
+    taken: set[str] = set()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for one, document in found:
+            file = folder / f"{_file_name(one.name, taken)}.json"
+            file.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+            told.append({"file": str(file), "id": one.id, "name": one.name, "version": one.version, "done": str(file)})
+    except OSError as error:
+        raise InvalidInput(f"{str(folder)!r} cannot be written: {error.strerror}") from None
     _end_pushed(common, told)
 
 
-def _file_name(name: str) -> str:
-    """A name that every system takes, and that leads to no other folder."""
+def _file_name(name: str, taken: set[str]) -> str:
+    """A name that every system takes, that leads to no other folder, and that is none of those that are taken."""
     kept = "".join(sign if sign.isalnum() or sign in "-_" else "_" for sign in name.strip().lower())
-    return kept.strip("_")[:100] or "flow"
+    found = bare = kept.strip("_")[:60] or "flow"
+    for number in count(2):
+        if found not in taken:
+            break
+        found = f"{bare}-{number}"
+    taken.add(found)
+    return found
