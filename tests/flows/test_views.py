@@ -11,7 +11,7 @@ import batuta
 from batuta import connect
 from batuta.authoring.backend import Description
 from batuta.flows.interpreter import LONG_LIST
-from batuta.flows.models import EVENT_TAG, WORKFLOW_TAG, normalised_source, normalised_type
+from batuta.flows.models import EVENT_TAG, WORKFLOW_TAG, normalised_source, normalised_type, wait_prefix
 from batuta.flows.views import Link, flow_run, run_view, status_of
 from batuta.flows.workflow import Flows, flow
 from batuta.journal.records import RunKind
@@ -213,6 +213,12 @@ def test_letters_of_other_languages_stay_in_the_type_of_an_event() -> None:
     assert normalised_type("CobrançaVencida") == normalised_type("cobranc\u0327a vencida") == "cobrança_vencida"
     assert normalised_type("ação") != normalised_type("aço")
     assert normalised_type("ÉtatÉmis") == "état_émis"
+
+
+def test_values_that_are_equal_are_waited_for_alike() -> None:
+    assert wait_prefix("e", "id", {"a": [1.0]}) == wait_prefix("e", "id", {"a": [1]})
+    others = [1, "1", True, None, 1.5, [1], {"a": 1}, 10**20, 10**20 + 1]
+    assert len({wait_prefix("e", "id", value) for value in others}) == len(others)
 
 
 def test_types_and_sources_are_normalised() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -268,8 +269,18 @@ def step_run_id_of(activity_key: str) -> str:
 def wait_prefix(event_type: str, field: str, value: Any) -> str:
     """How the ids of the runs begin that wait for such an event: of a type, and with a value at a path of its payload
     (an empty path: any event of the type)."""
-    said = json.encode([normalised_type(event_type), field, value if field else None], order="deterministic")
+    wanted = _whole(value) if field else None
+    said = json.encode([normalised_type(event_type), field, wanted], order="deterministic")
     return f"flow-wait:{hashlib.blake2b(said, digest_size=10).hexdigest()}:"
+
+
+def _whole(value: Any) -> Any:
+    """With whole numbers written alike: 1.0 is 1."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _whole(part) for key, part in value.items()}
+    return [_whole(part) for part in value] if isinstance(value, list) else value
 
 
 def derived_id(*parts: str) -> str:
