@@ -247,11 +247,10 @@ class LimitKeeper:
         settings = self._settings
         if settings is None:
             return
-        now = self._monotonic()
         shared = bool(settings.rates) or settings.bucket is not None
         # Leased concurrency serves the next call here, unless others wait for it.
         again = lease == pool.lease if shared else not pool.asking and pool.using < pool.share
-        if again and pool.turn >= self._turn and now >= pool.held_until:
+        if again and pool.turn >= self._turn and self._monotonic() >= pool.held_until:
             pool.free += weight
             pool.used = max(0, pool.used - weight) if lease is not None else pool.used
             pool.expires = pool.expires if shared else inf
@@ -259,15 +258,16 @@ class LimitKeeper:
                 self._host.wake(pool.topic, None if pool.owed else 1)
         if settings.concurrency is None:
             return
-        if self._gives_at_once(pool, now, again=again):
+        if self._gives_at_once(pool, again=again):
             pool.ended = pool.asking
             self._ask(pool, 0)
         elif not pool.idle:
             pool.idle = True
             self._host.call_later(_IDLE, lambda: self._give_back(pool))
 
-    def _gives_at_once(self, pool: _Permits, now: float, *, again: bool) -> bool:
+    def _gives_at_once(self, pool: _Permits, *, again: bool) -> bool:
         """Whether concurrency that has come free goes to the store now: calls wait for it, here or elsewhere."""
+        now = self._monotonic()
         if again and now - pool.asked_at < SOON:  # later the store is to say whether others wait
             return False
         if pool.share < inf:
