@@ -22,7 +22,7 @@ from pixdict.directory.service import Service
 from pixdict.directory.settings import DirectorySettings
 from pixdict.directory.storage import Storage
 from tests.long import LONG
-from tests.pixdict.directory.kit import START, account
+from tests.pixdict.directory.kit import START, B, Bank, account
 from tests.pixdict.keys.kit import FailingDatabase
 from tests.pixdict.reconciliation.kit import AT_ONCE, Alerts, EventBridge, Sides, activities_of, entry
 
@@ -181,6 +181,21 @@ async def test_a_bridge_that_stays_away_ends_the_run_and_the_next_one_repairs(tm
         assert list((await env.client.dead_letters.list()).letters) == []
         assert phone(await env.run(reconcile_keys, AT_ONCE)).outcome == "AGREES"
         assert await w.agree()
+
+
+@in_virtual_time
+async def test_a_bridge_of_another_institution_changes_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as (w, env):
+        for number in range(3):
+            await w.both(f"e-{number}", entry(number))
+        w.bridge.bank = Bank(w.directory, B)
+        with pytest.raises(RunFailed, match="Forbidden"):
+            await env.run(reconcile_keys, AT_ONCE)
+        assert {(await w.row(f"e-{number}")).status for number in range(3)} == {"ACTIVE"}
+        assert await w.agree()
+        assert not await w.audit.changes()
+        w.bridge.bank = w.bank
+        assert phone(await env.run(reconcile_keys, AT_ONCE)).outcome == "AGREES"
 
 
 @in_virtual_time

@@ -32,7 +32,7 @@ from pixdict.connect.reconciliation.models import (
 )
 from pixdict.dict import messages
 from pixdict.dict.entries import Entry
-from pixdict.errors import ConstraintViolation, InvalidArgument, NotFound, RateLimited, Refused
+from pixdict.errors import ConstraintViolation, InvalidArgument, NotFound, RateLimited
 
 BRIDGE = Retry(attempts=10, first=1.0, factor=3.0, longest=600.0, jitter=0.0, never=[InvalidArgument, NotFound])
 """Half an hour: the next reconciliation is tomorrow."""
@@ -180,15 +180,12 @@ class ReconciliationActivities:
         return Repaired(repaired=repaired, young=young)
 
     async def _entry_of(self, cid: str) -> messages.GetEntryByCidResponse | None:
-        """The live entry of ours with that identifier: events may be behind, or tell of what is gone."""
+        """The live entry of ours with that identifier: events may be behind, or tell of what is gone. An identifier
+        names its participant: when the directory says that it is another one's, the Bridge is not ours."""
         try:
             return await self._bridge.get_entry_by_cid(cid)
         except NotFound:
             return None
-        except Refused as error:
-            if str(error).startswith("Forbidden"):  # another participant's
-                return None
-            raise
 
     # The end
 
