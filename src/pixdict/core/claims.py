@@ -52,8 +52,7 @@ class Claims:
 
         async def work() -> Answer:
             await core.check_breaker()
-            id = await core.new_id("dict_claims", call.principal.caller, key)
-            outcome = await core.create_claim(id, claim, call.trace_id)
+            id, outcome = await core.create_claim(core.new_id(call.principal.caller, key), claim, call.trace_id)
             return self._answer(call, id, 201, outcome, "PENDING")
 
         return await once(core, call, key, work)

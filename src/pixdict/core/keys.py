@@ -60,8 +60,8 @@ class Keys:
 
         async def work() -> Answer:
             await core.check_breaker()
-            id = await core.new_id("dict_entries", call.principal.caller, key)
-            outcome = await core.create_entry(id, entry, body.reason, call.trace_id)
+            new_id = core.new_id(call.principal.caller, key)
+            id, outcome = await core.create_entry(new_id, entry, body.reason, call.trace_id)
             return self._answer(call, id, 201, outcome, EntryStatus.PENDING)
 
         return await once(core, call, key, work)

@@ -49,6 +49,10 @@ _IDS = UUID("6ef3c0a2-6a2c-4d0e-9d53-3c1c5f0a9f27")
 """The namespace of ids that are made from idempotency keys."""
 
 
+class _KeyIsFree(Exception):
+    """A row is there that an idempotency key led to, and its day is over."""
+
+
 class Core:
     """One participant's. `client` is open; `tables` lie in the database of its store."""
 
@@ -111,22 +115,14 @@ class Core:
 
     # -- entries
 
-    async def new_id(self, table: Table, caller: str, key: str) -> str:
-        """Of an entry or claim. With an idempotency key the same one for as long as its answer is kept, also after a
-        death of the process."""
-        if not key:
-            return str(UUID(bytes=new_secret(16), version=4))
-        id = uuid5(_IDS, f"{caller}\0{key}")
-        read: Callable[[str], Awaitable[EntryRow | ClaimRow | None]]
-        read = self.tables.entry if table == "dict_entries" else self.tables.claim
-        since = as_datetime(self._clock.now()) - timedelta(seconds=self.settings.keep)
-        while (row := await read(str(id))) is not None and row.created_at is not None and row.created_at < since:
-            id = uuid5(_IDS, str(id))  # the key is free again
-        return str(id)
+    def new_id(self, caller: str, key: str) -> str:
+        """Of an entry or claim. With an idempotency key the same one, also after a death of the process."""
+        return str(uuid5(_IDS, f"{caller}\0{key}") if key else UUID(bytes=new_secret(16), version=4))
 
-    async def create_entry(self, id: str, entry: Entry, reason: str, trace_id: str) -> Outcome | None:
-        """How the creation ended; None: it has not yet. An entry of that id which is there already is waited for.
-        Raises Refused when that is another one."""
+    async def create_entry(self, id: str, entry: Entry, reason: str, trace_id: str) -> tuple[str, Outcome | None]:
+        """The id of the entry, and how the creation ended; None: it has not yet. An entry of that id which is there
+        already is waited for; when its answer would not be kept any more, the entry gets another id. Raises Refused
+        when what is there is another one."""
         asked = Asked(request=f"create-{id}", trace_id=trace_id)
         request_id = UUID(bytes=new_secret(16), version=4)
         row = EntryRow(
@@ -138,13 +134,24 @@ class Core:
             found = await self.tables.entry(id)
             if found is None:
                 return None
+            self._check_is_kept(found)
             if not _asks_for(entry, found):
                 raise _reused(id)
             if found.request == asked.request:
                 return found.outcome
             return Outcome(request=asked.request, how=How.DONE, status=found.status)
 
-        return await self._ask("dict_entries", id, CreateEntry(new=new), lambda tables: tables.insert_entry(row), there)
+        try:
+            request = CreateEntry(new=new)
+            return id, await self._ask("dict_entries", id, request, lambda tables: tables.insert_entry(row), there)
+        except _KeyIsFree:
+            return await self.create_entry(str(uuid5(_IDS, id)), entry, reason, trace_id)
+
+    def _check_is_kept(self, row: EntryRow | ClaimRow) -> None:
+        """Raises _KeyIsFree for a row whose idempotency key may be used for another request."""
+        since = as_datetime(self._clock.now()) - timedelta(seconds=self.settings.keep)
+        if row.created_at is not None and row.created_at < since:
+            raise _KeyIsFree
 
     async def change_entry(self, id: str, change: EntryChange | str, trace_id: str) -> Outcome | None:
         """Update an entry, or delete it for that reason. Raises Refused."""
@@ -173,7 +180,7 @@ class Core:
 
     # -- claims
 
-    async def create_claim(self, id: str, claim: Claim, trace_id: str) -> Outcome | None:
+    async def create_claim(self, id: str, claim: Claim, trace_id: str) -> tuple[str, Outcome | None]:
         """As `create_entry`."""
         asked = Asked(request=f"claim-{id}", trace_id=trace_id)
         row = ClaimRow(id=id, side=Role.CLAIMER, status="PENDING", key=claim.key, request=asked.request, claim=claim)
@@ -181,13 +188,20 @@ class Core:
 
         async def there() -> Outcome | None:
             found = await self.tables.claim(id)
-            if found is not None and found.claim != claim:
+            if found is None:
+                return None
+            self._check_is_kept(found)
+            if found.claim != claim:
                 raise _reused(id)
-            if found is None or found.request == asked.request:
-                return None if found is None else found.outcome
+            if found.request == asked.request:
+                return found.outcome
             return Outcome(request=asked.request, how=How.DONE, status=found.status)
 
-        return await self._ask("dict_claims", id, CreateClaim(new=new), lambda tables: tables.insert_claim(row), there)
+        try:
+            request = CreateClaim(new=new)
+            return id, await self._ask("dict_claims", id, request, lambda tables: tables.insert_claim(row), there)
+        except _KeyIsFree:
+            return await self.create_claim(str(uuid5(_IDS, id)), claim, trace_id)
 
     async def act_on_claim(self, row: ClaimRow, act: ClaimAct) -> Outcome | None:
         """Confirm it, cancel it, or prove possession. Raises Refused."""
