@@ -1,6 +1,7 @@
 """Families of runs when something goes wrong: crashes, ends before the beginning, and careless code."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from batuta import (
     Update,
     activity,
     continue_as_new,
+    failpoints,
     info,
     publish,
     run_child,
@@ -22,6 +24,9 @@ from batuta import (
     start_child,
     workflow,
 )
+from batuta.journal.entries import EntryKind
+from batuta.testing import Environment
+from batuta.testing.stores import AnyStoreName
 from batuta.verify import verify
 from tests.engine.arena import PATIENCE, Arena, until_state
 from tests.engine.kit import world
@@ -218,3 +223,72 @@ async def test_what_an_earlier_run_of_a_child_sent_comes_before_its_end(monkeypa
 
         monkeypatch.setattr(env.store, "unread", slow)
         assert await env.run(listens) == ["done", 7]
+
+
+class Killed(BaseException):
+    """What a dying worker's code sees."""
+
+
+def forgive_the_killed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not isinstance(context.get("exception"), Killed):
+        loop.default_exception_handler(context)
+
+
+async def dies_after_its_next_commit(env: Environment, acting: Callable[[], Awaitable[Any]]) -> None:
+    """The worker is killed when the next batch is durable, before its runs know. There is no other one yet."""
+    died = asyncio.Event()
+    session = env.worker.session
+    assert session is not None
+
+    def die(name: str) -> None:
+        if name == "commit.effects":
+            failpoints.arm()
+            session.abandon()
+            died.set()
+            raise Killed
+
+    asyncio.get_running_loop().set_exception_handler(forgive_the_killed)
+    failpoints.observe(die)
+    acted = asyncio.ensure_future(acting())
+    await died.wait()
+    await session.abandoned()
+    await env.store.retire(session.info.worker_id)
+    await asyncio.gather(acted, return_exceptions=True)
+
+
+@workflow
+async def counts() -> int:
+    return 7
+
+
+@workflow
+async def waits_for_its_count() -> int:
+    child = await start_child(counts, id="count")
+    return await child.result()
+
+
+async def test_a_child_that_ends_before_its_parent_hears_that_it_was_taken_does_not_hold_it_up() -> None:
+    async with world(waits_for_its_count, counts) as env:
+        await dies_after_its_next_commit(env, lambda: env.start(waits_for_its_count, id="one"))
+        handle = await env.get("one", waits_for_its_count)
+        await handle.pause()
+        await env._begin()
+        assert await (await env.get("count")).result() == 7
+        await dies_after_its_next_commit(env, handle.resume)
+        await env._begin()
+        assert await handle.result() == 7
+        kinds = [line.kind for line in await handle.journal()]
+        assert kinds == [EntryKind.STARTED, EntryKind.CHILD_DONE, EntryKind.ACCEPTED]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
+async def test_a_parent_is_reset_to_where_a_childs_end_came_first(store: AnyStoreName) -> None:
+    async with world(waits_for_its_count, counts, store=store) as env:
+        handle = await env.start(waits_for_its_count)
+        assert await handle.result() == 7
+        await handle.reset(0)
+        assert await handle.result() == 7
+        kinds = [line.kind for line in await handle.journal()]
+        assert kinds[-2:] == [EntryKind.CHILD_DONE, EntryKind.ACCEPTED]
+        await handle.reset(kinds.index(EntryKind.CHILD_DONE))
+        assert await handle.result() == 7

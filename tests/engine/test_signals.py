@@ -376,6 +376,44 @@ async def test_an_error_in_a_handler_fails_the_run() -> None:
         assert isinstance(caught.value.__cause__, ValueError)
 
 
+async def test_a_generator_exit_in_a_handler_fails_the_run() -> None:
+    @workflow
+    async def fragile() -> None:
+        @item.handle
+        def refuse(number: int) -> None:
+            raise GeneratorExit(f"no {number} please")
+
+        await done.wait()
+
+    async with world(fragile) as env:
+        handle = await env.start(fragile)
+        await handle.signal(item, 13)
+        with pytest.raises(RunFailed, match="no 13 please"):
+            await handle.result()
+
+
+async def test_a_handler_that_is_cancelled_before_its_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    @workflow
+    async def fragile() -> str:
+        never = asyncio.get_running_loop().create_future()
+
+        @item.handle
+        async def waits(number: int) -> None:
+            never.cancel()
+            await never
+
+        await done.wait()
+        return "done"
+
+    async with world(fragile) as env:
+        handle = await env.start(fragile)
+        await handle.signal(item, 13)
+        await handle.signal(done, None)
+        assert await handle.result() == "done"
+    told = [one.getMessage() for one in caplog.records if "cancelled before" in one.getMessage()]
+    assert told == [f"the handler of signal 'item' of run {handle.id} was cancelled before it came to its end"]
+
+
 async def test_a_run_with_a_handler_waits_for_something() -> None:
     @workflow
     async def waits_for_an_event() -> str:

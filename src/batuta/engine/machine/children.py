@@ -360,6 +360,11 @@ class RelatedRuns:
                     inputs.append((EntryKind.ACCEPTED, Body(seq=command.seq)))
         return inputs
 
+    def ended_untold(self) -> list[Command]:
+        """After a replay: children that have ended before the run was told that the store took them."""
+        untold = self.asked.keys() - self.children.keys() - self.sent.keys()
+        return [Command(seq, CommandKind.CHILD) for seq in sorted(untold)]
+
     def _signal(self, command: Command, *, again: bool = False) -> Send:
         body = bytes(command.value).decode() if command.value is not UNSET else "null"
         start = self._machine.start

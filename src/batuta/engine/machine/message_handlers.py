@@ -34,6 +34,7 @@ log = logging.getLogger("batuta.engine")
 MISFITS = "batuta.misfits"
 """The published value that counts, by name, the signals whose value did not fit their type."""
 
+_CANCELLED = "the handler of signal %r of run %s was cancelled before it came to its end"
 _NOTHING: Any = object()
 _DROPPED = Raw(b"")
 """In place of the value of a signal that is in the journal only."""
@@ -224,17 +225,23 @@ class MessageHandlers:
         value = self._read(name, letter, box.decoder)
         if value is not _NOTHING:
             self._handled += 1
-            self._machine.spawn(self._handle(fn, value), f"signal {name}")
+            self._machine.spawn(self._handle(name, fn, value), f"signal {name}")
 
-    async def _handle(self, fn: Callable[[Any], Any], value: Any) -> None:
+    async def _handle(self, name: str, fn: Callable[[Any], Any], value: Any) -> None:
+        machine = self._machine
         try:
             handling = fn(value)
             if inspect.isawaitable(handling):
                 await handling
-        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the run cannot go on as if it had worked
-            self._machine.fail(error)
+        except asyncio.CancelledError:
+            machine.log(lambda: log.warning(_CANCELLED, name, machine.identity.id, extra=machine.logged))
+            raise
+        except BaseException as error:
+            if machine.gone:
+                raise
+            machine.fail(error)  # whatever it is, the run cannot go on as if it had worked
         finally:
             self._handled -= 1
             self._one_done()
@@ -289,15 +296,17 @@ class MessageHandlers:
             if inspect.isawaitable(answer):
                 answer = await answer
             data = handler.encode(answer, f"the answer to update {name!r}", machine.limit)
-        except (GeneratorExit, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as error:
             self._failed(name, message_id, error)
             raise
         except Exception as error:  # noqa: BLE001 - it is the answer
             self._failed(name, message_id, error)
-        except BaseException as error:  # noqa: BLE001 - SystemExit ends the run, here as in its main coroutine
-            machine.fail(error)
+        except BaseException as error:
+            if machine.gone:
+                raise
+            machine.fail(error)  # SystemExit ends the run, here as in its main coroutine
         else:
             self._say(name, message_id, data=data)
 

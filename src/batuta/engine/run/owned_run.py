@@ -224,6 +224,7 @@ class OwnedRun(WaitingRun):
             machine.sagas.add_to(effects_of(self.open_change()).outputs, self.head)
         if machine.related is not None:
             self._send_again()  # before any turn: what that one sends comes after it
+            self._hear(machine.related.ended_untold(), ())
         if machine.activities:
             answered = self.answered_early(messages, attempts)
             for seq in list(machine.activities):
@@ -551,7 +552,7 @@ class OwnedRun(WaitingRun):
         if beyond is not None:
             self._hear(effects, refusals)
 
-    def _hear(self, effects: list[Effect], refusals: Sequence[Refusal]) -> None:
+    def _hear(self, effects: Sequence[Effect], refusals: Sequence[Refusal]) -> None:
         """The store's word on what the run sent goes to the code that waits for it."""
         related = self.machine.related
         commands = [one for one in effects if isinstance(one, Command)]
