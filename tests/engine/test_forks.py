@@ -113,7 +113,7 @@ async def ships(address: Address) -> Address:
         ({"output": {7: 1}}, "no such call"),
         ({"output": {7: 1}, "at": 0}, "no such call"),
         ({"input": {1: [1]}, "at": -1}, "no such call"),
-        ({"args": [1], "at": 0}, "begins anew"),
+        ({"args": [1], "at": 0}, "fork it at -1"),
         ({"input": {1: [1]}, "output": {1: 1}}, "both"),
         ({}, "at which entry"),
     ],

@@ -53,7 +53,7 @@ async def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.
 
 async def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
     path.write_text("dear diary, " * 100)
-    with pytest.raises(StoreError, match="not a SQLite database"):
+    with pytest.raises(StoreError, match=f"{path.name}' is not a SQLite database: give another file"):
         await SqliteStore(path).migrate()
     assert path.read_text().startswith("dear diary")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from batuta.errors import StoreError
+from batuta.errors import StoreError, StoreFailed
 from batuta.stores.contract.named_queries import load_queries
 from batuta.stores.sqlite.database.files import identity
 from batuta.stores.sqlite.database.process_fork import forks
@@ -73,7 +73,9 @@ def _connect(path: Path, prepare: Callable[[sqlite3.Connection], None]) -> sqlit
         )
         try:
             prepare(connection)
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                raise StoreFailed(f"{str(path)!r} is not a SQLite database: give another file") from error
             raise
         return connection
