@@ -6,6 +6,7 @@ import pytest
 from msgspec import json
 
 import batuta
+from batuta.errors import StoreUnavailable
 from batuta.server import Server, live
 from tests.server.web import Stream, Web
 
@@ -99,6 +100,46 @@ async def test_a_stream_ends_when_its_key_is_revoked(
         await client.api_keys.revoke(id)
         await client.start("order", 1)
         assert json.decode((await stream.named("bye"))["data"]) == {"reason": "signed_out"}
+
+
+async def test_one_caller_does_not_take_the_streams_of_others(
+    client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MOST_OF_ONE", 1)
+    server = Server(client)
+    ann, bob = [
+        Web(server.serve, {"authorization": f"Bearer {(await client.api_keys.create(name, 'viewer')).key}"})
+        for name in ("ann", "bob")
+    ]
+    async with ann.stream("/api/v1/events") as stream:
+        await stream.named("hello")
+        refused = await ann.get("/api/v1/events")
+        assert (refused.status, refused.json["code"], refused.headers["retry-after"]) == (503, "too_many_streams", "5")
+        async with bob.stream("/api/v1/events") as other:
+            await other.named("hello")
+    async with ann.stream("/api/v1/events") as stream:
+        await stream.named("hello")
+    monkeypatch.setattr(live, "MOST_STREAMS", 0)
+    assert (await bob.get("/api/v1/events")).status == 503
+    await server.close()
+    assert not server.live.open
+
+
+async def test_a_stream_that_begins_while_the_database_is_away_leaves_its_place(
+    web: Web, server: Server, client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(client, "list", away)
+        for _ in range(3):
+            stream = Stream()
+            with pytest.raises(StoreUnavailable):
+                await web.app(web._scope("GET", "/api/v1/events", None, {}), stream.receive, stream.send)
+    assert not server.live.open
+    async with web.stream("/api/v1/events") as stream:
+        await stream.named("hello")
 
 
 async def test_bad_requests_for_a_stream_are_problems(web: Web) -> None:

@@ -49,8 +49,11 @@ async def test_without_any_key_this_machine_alone_may_ask(web: Web) -> None:
     session = (await web.get("/api/v1/session")).json
     assert (session["sign_in"], session["principal"]["kind"]) == ("none", "loopback")
     assert (await web.get("/api/v1/runs")).status == 200
-    foreign = await Web(web.app, peer="192.0.2.7").get("/api/v1/runs")
-    assert (foreign.status, foreign.json["code"]) == (403, "forbidden")
+    for peer in ("192.0.2.7", "127.evil.example", "127.", ""):
+        foreign = await Web(web.app, peer=peer).get("/api/v1/runs")
+        assert (foreign.status, foreign.json["code"]) == (403, "forbidden"), peer
+    for peer in ("127.0.0.1", "127.1.2.3", "::1"):
+        assert (await Web(web.app, peer=peer).get("/api/v1/runs")).status == 200, peer
 
 
 async def test_what_the_server_does_to_keys_counts_from_the_next_request_on(

@@ -30,7 +30,8 @@ log = logging.getLogger("batuta.server")
 TOPICS = ("runs", "queues", "workers", "schedules", "dead_letters")
 MOST_RUNS = 10
 """Runs that one stream watches."""
-MOST_STREAMS = 1_000
+MOST_STREAMS, MOST_OF_ONE = 1_000, 250
+"""Open streams of a server, and of one caller of it: one tenant takes no other one's."""
 LOOK = 0.5
 """Seconds between two looks at the store while a stream is open."""
 COMMENT = 15.0
@@ -166,7 +167,8 @@ class LiveFeeds:
 
     def __init__(self) -> None:
         self._feeds: dict[str, Feed] = {}
-        self.open = 0
+        self.open: Counter[str] = Counter()
+        """Streams, by who has them."""
         self.ending = asyncio.Event()
 
     def feed(self, client: Batuta) -> Feed:
@@ -185,7 +187,8 @@ async def events(call: Call) -> StreamingResponse:
     if len(query.run) > MOST_RUNS:
         raise InvalidInput(f"{len(query.run)} runs are too many for one stream: {MOST_RUNS} at most")
     live = call.server.live
-    if call.server.draining or live.open >= MOST_STREAMS:
+    mine = live.open[call.principal.caller]
+    if call.server.draining or live.open.total() >= MOST_STREAMS or mine >= MOST_OF_ONE:
         raise Refused(503, "too_many_streams", "this server opens no more streams: try again", retry_after=5)
     runs = [str((await find_run(call.client, id)).run_id) for id in dict.fromkeys(query.run)]
     topics = [topic for topic in TOPICS if not query.topic or topic in query.topic]
@@ -205,9 +208,9 @@ class _Stream:
         self._told = {name: told[name] for name in self._names if name in told}
 
     async def events(self) -> AsyncIterator[bytes]:
-        self._live.open += 1
-        await self._feed.enter(self._runs)
+        self._live.open[self._call.principal.caller] += 1
         try:
+            await self._feed.enter(self._runs)
             self._told = self._told or self._mine()
             yield _event(
                 "hello",
@@ -224,7 +227,8 @@ class _Stream:
                 await self._wait()
             yield _event("bye", {"reason": "shutdown"})
         finally:
-            self._live.open -= 1
+            self._live.open[self._call.principal.caller] -= 1
+            self._live.open += Counter()  # without those that have none
             self._feed.leave(self._runs)
 
     async def _wait(self) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from typing import Protocol
 
 from msgspec import Struct
@@ -120,7 +121,10 @@ def check_local(request: Request) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class FromApp:

@@ -67,7 +67,7 @@ class FailedRuns(Struct):
     cursor: str | None
 
 
-class AuditQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+class FlowAuditQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     """Which record: `run` (with its steps), `workflow` or `event`, and its id."""
 
     entity: Entity = Entity.RUN
@@ -151,7 +151,7 @@ async def show(call: Call) -> FlowRunDocument:
 
 
 async def audit(call: Call) -> AuditLogs:
-    query: AuditQuery = call.query
+    query: FlowAuditQuery = call.query
     if not query.entity_id:
         raise InvalidInput(f"give entity_id: the id of the {query.entity}")
     return AuditLogs(await call.client.flows.audit(query.entity, query.entity_id))
@@ -237,7 +237,7 @@ ROUTES = (
         audit,
         "Each change of a run, a workflow or an event.",
         AuditLogs,
-        query=AuditQuery,
+        query=FlowAuditQuery,
         payloads=True,
     ),
     route(
