@@ -237,6 +237,36 @@ async def test_the_documents_example_runs_word_for_word(api: Orkestr) -> None:
     assert messages(run, "warn") == messages(run, "error") == []
 
 
+# covers E-05
+async def test_every_type_of_step_of_the_document_runs(api: Orkestr) -> None:
+    ask = {"key": "ask", "type": "ai_task", "config": {"fallback": "use_default_template"}}
+    pause = {"key": "pause", "type": "delay", "config": {"seconds": 0.01}}
+    await api.published(SPRINT | {"steps": [CHECK, NOTIFY, ask, pause, DONE]})
+    run = await api.done({"amount": 2500})
+    assert [(step["step_type"], step["status"]) for step in run["steps"]] == [
+        (kind, "COMPLETED") for kind in ("condition", "action", "ai_task", "delay", "end")
+    ]
+    assert all(step["attempt"] == 1 and step["started_at"] <= step["finished_at"] for step in run["steps"])
+    wanted = {"fallbackUsed": True, "fallback": "use_default_template", "data": {"amount": 2500}}
+    assert run["context"]["steps"]["ask"]["output"] == wanted
+    assert run["context"]["steps"]["pause"]["output"] == {"seconds": 0.01}
+
+
+# covers E-04
+async def test_a_run_that_waits_for_a_worker_shows_its_first_step(url: str) -> None:
+    async with orkestr(url, working=False) as api:
+        flow = await api.published(activate=False)
+        event = await api.event({"amount": 2500})
+        begun = await api.post("/api/runs", {"workflow_id": flow["id"], "event_id": event["id"]}, 201)
+        run = await api.get(f"/api/runs/{begun['id']}")
+        [first] = run["steps"]
+        assert (first["step_key"], first["status"], first["input"]) == ("check_overdue", "PENDING", event["payload"])
+        assert (len(run["logs"]), len(run["audit"])) == (2, 2)
+        async with at_work(api.client):
+            ended = await api.ended(begun["id"], "COMPLETED")
+    assert ended["steps"][0]["id"] == first["id"]
+
+
 # covers E-06
 async def test_a_condition_that_does_not_hold_goes_to_the_end_and_skips_the_action(api: Orkestr) -> None:
     await api.published()
