@@ -135,7 +135,7 @@ def scenarios(names: tuple[str, ...], play_all: bool, **options: Any) -> None:
 @_tls("bridge, directory: ")
 @click.option("--bridge", default="127.0.0.1:50051", show_default=True, help="connect, core: where the Bridge listens.")
 @click.option("--database", default="sqlite:///pixdict.db", show_default=True,
-              help="connect: for the tables of monitor and reconciliation.")  # fmt: skip
+              help="connect, core: of monitor and reconciliation; core shows them.")  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="connect: for Prometheus.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="connect: where they are served.")
 @click.option("--wait", type=click.FloatRange(0, 60), default=25.0, show_default=True,

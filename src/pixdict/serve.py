@@ -26,6 +26,7 @@ from pixdict.caches import LIMITS, Caches, Lookups, open_caches
 from pixdict.connect.database import open_database
 from pixdict.connect.keys import KeyTables
 from pixdict.connect.monitor import metrics
+from pixdict.connect.pages import connect_pages
 from pixdict.connect.worker import connect_workers
 from pixdict.core import Core, CoreSettings, core_worker, serve_core
 from pixdict.dict.signatures import Signer
@@ -168,8 +169,11 @@ async def _core(options: Options) -> None:
         tables = await _tables(stack, options, client, caches)
         core = Core(client, tables, settings, replica=replica, caches=caches)
         await stack.enter_async_context(core_worker(core))
+        database = await open_database(options.database)
+        stack.push_async_callback(database.close)
         try:
-            serving = serve_core(core, host=host, port=port, secret=_secret(), metrics=counted)
+            pages = connect_pages(tables, database)
+            serving = serve_core(core, host=host, port=port, secret=_secret(), metrics=counted, pages=pages)
             url = await stack.enter_async_context(serving)
         except OSError as error:
             raise click.ClickException(f"core cannot listen at {host}:{port}: {error.strerror or error}") from None

@@ -158,7 +158,7 @@ async def test_all_parts_run_as_processes_of_their_own_on_postgresql_and_valkey(
     async with AsyncExitStack() as stack:
         here = ["--listen", "127.0.0.1:0"]
         directory = part("serve", "--role", "directory", *here, "--path", f"{tmp_path}/d.db")
-        beginning = [directory, part("serve", "--role", "core", *shared, *here)]
+        beginning = [directory, part("serve", "--role", "core", *shared, *here, "--database", empty_postgres_url)]
         said, core = await asyncio.gather(*(stack.enter_async_context(one) for one in beginning))
         there = ["--directory", address_in(said), *here]
         async with part("serve", "--role", "bridge", *shared, *there) as said:
@@ -176,6 +176,11 @@ async def test_all_parts_run_as_processes_of_their_own_on_postgresql_and_valkey(
                     assert await handle.result() == 0
                     known = {one.id for one in await client.schedules.list()}
                     assert known >= {SCHEDULE_ID, "poll-claims", "reconcile-keys"}
+                async with Browser.opened(address_in(core)) as browser:
+                    assert len((await browser.page("dict"))["gauges"][0]["gauges"]) == 29
+                    assert (await browser.page("keys"))["tables"][0]["rows"][0][:3] == [PHONE, "PHONE", "ACTIVE"]
+                    for name in ("claims", "reconciliation"):
+                        assert (await browser.page(name))["tables"][0]["rows"] == []
 
 
 async def test_a_key_made_over_http_is_on_the_page_of_keys_with_its_run(tmp_path):

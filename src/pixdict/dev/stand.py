@@ -19,10 +19,9 @@ from pixdict.bridge import Bridge, BridgeClient, BridgeSettings, serve
 from pixdict.caches import Lookups, open_caches
 from pixdict.connect.database import Database, open_database
 from pixdict.connect.keys import KeyTables, keys_worker
-from pixdict.connect.keys.page import claims_page, keys_page
 from pixdict.connect.monitor import MonitorTables, metrics
-from pixdict.connect.monitor.page import dict_page
-from pixdict.connect.reconciliation import Audit, reconciliation_page, reconciliation_worker
+from pixdict.connect.pages import connect_pages
+from pixdict.connect.reconciliation import reconciliation_worker
 from pixdict.connect.worker import monitor_worker
 from pixdict.core import Core, CoreSettings, core_server, core_worker
 from pixdict.dev.other_institution import actions_of
@@ -184,10 +183,7 @@ async def _begin_workers(made: Stand, stack: AsyncExitStack, database: Database,
 
 def _pages(made: Stand, database: Database) -> list[Page]:
     return [
-        dict_page(MonitorTables(database)),
-        keys_page(made.tables),
-        claims_page(made.tables),
-        reconciliation_page(Audit(database)),
+        *connect_pages(made.tables, database),
         simulator_page(made.directory, made.speaks, made.bridge, ISPB, actions_of(made.directory, made.other, OTHER)),
     ]
 
