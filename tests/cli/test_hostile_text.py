@@ -55,7 +55,8 @@ async def plant(url: str) -> None:
 async def plant_rooms(batuta: Batuta) -> None:
     rule = {"field": "amount", "operator": "greater_than", "value": EVIL}
     check = {"key": "check", "type": "condition", "config": {"rule": rule, "onFalse": "done"}}
-    flow = {"name": EVIL, "description": EVIL, "trigger_type": "paid", "steps": [check, {"key": "done", "type": "end"}]}
+    steps = [check, {"key": "done", "type": "end"}]
+    flow = {"name": "evil", "description": EVIL, "trigger_type": "paid", "steps": steps}
     await batuta.flows.create(flow)
     await batuta.publish("t", EVIL, id="m")
     await batuta.webhooks.create("https://example.com/", description=EVIL)
@@ -95,7 +96,7 @@ SHOWING = [
     ("audit", "verify"),
     (EVIL,),
     ("flows", "list"),
-    ("flows", "publish", EVIL),
+    ("flows", "publish", "evil"),
     ("bus", "topics"),
     ("bus", "messages", "t"),
     ("bus", "messages", EVIL),
