@@ -30,14 +30,14 @@ async def read_run(
     client: Client,
     handle: Any,
     first: Callable[[Description], Awaitable[RunId | None]],
-    awaited: Callable[[Description], Awaitable[FlowStart | None]],
+    awaited: Callable[[Description], Awaitable[FlowStart | None]] | None = None,
 ) -> FlowRun:
     """The whole run that this is the last run of. A retry has the journal of the run before it, as far as it is kept;
     a run that continued as new has its own alone. `first`: finds the first run of its chain; `awaited`: what a run
     begins with that has not begun."""
     last = await _link(handle)
     if not last.journal:
-        return flow_run([last], await awaited(last.description))
+        return flow_run([last], None if awaited is None else await awaited(last.description))
     if not _goes_on(last.journal):
         return flow_run([last])
     links: list[Link] = []

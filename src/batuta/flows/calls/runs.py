@@ -165,7 +165,8 @@ class FlowRuns:
     # -- looking
 
     async def _read(self, asked: Awaitable[Any]) -> RunView:
-        return await read_run(self._client, await asked, self._first, self._awaited)
+        """Without the first step of one that has not begun: lists do not show it."""
+        return await read_run(self._client, await asked, self._first)
 
     async def _first(self, run: Description) -> RunId | None:
         """The first run of its chain."""
