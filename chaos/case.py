@@ -57,7 +57,7 @@ class Case:
         self._answering: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        await self.store.open()
+        await self.client.__aenter__()
         if self._answers:
             self._answering = asyncio.create_task(self._answer())
         return self
@@ -69,7 +69,7 @@ class Case:
             self._answering.cancel()
             await asyncio.wait({self._answering})
         self.ledger.close()
-        await self.store.close()
+        await self.client.__aexit__(None, None, None)
 
     @property
     def account(self) -> Account:
