@@ -32,6 +32,7 @@ _OWN_WORDS = {
     "HOST",
     "PORT",
     "SERVER_SECRET",
+    "SERVER_RATE",
     "AUDIT_KEY",
     "AUDIT_KEY_FILE",
     "KEYS",

@@ -40,7 +40,12 @@ async def furnish(url: str, scope: str | None) -> str:
 def served(url: str) -> Iterator[str]:
     """Where a server of that database listens."""
     command = [sys.executable, "-m", "batuta", "server", "--url", url, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"NO_COLOR": "1"}) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"NO_COLOR": "1", "BATUTA_SERVER_RATE": "100000/min"},
+    ) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://[^/ ]+", process.stdout.readline())

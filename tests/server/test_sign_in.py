@@ -9,7 +9,7 @@ import pytest
 
 import batuta
 from batuta.server import Server
-from batuta.server.access import sign_in
+from batuta.server.access import request_limits, sign_in
 from tests.server.web import Web
 
 
@@ -248,7 +248,7 @@ async def test_a_forged_cookie_is_refused(web: Web, client: batuta.Batuta) -> No
 
 async def test_wrong_keys_are_slowed_down_for_the_address_that_sends_them(web: Web, client: batuta.Batuta) -> None:
     key = await key_of(client)
-    for _ in range(sign_in.MOST_WRONG):
+    for _ in range(request_limits.MOST_WRONG):
         assert (await web.post("/api/v1/session", {"key": "batuta_live_wrong"})).status == 401
     refused = await web.post("/api/v1/session", {"key": key})
     assert (refused.status, refused.json["code"]) == (429, "too_many_requests")
@@ -262,11 +262,33 @@ async def test_wrong_keys_from_many_addresses_are_slowed_down_and_good_ones_are_
     web: Web, client: batuta.Batuta
 ) -> None:
     key = await key_of(client)
-    for number in range(10 * sign_in.MOST_WRONG):
+    for number in range(10 * request_limits.MOST_WRONG):
         assert (await Web(web.app, peer=f"198.51.100.{number}").post("/api/v1/session", {"key": "no"})).status == 401
     stranger = Web(web.app, peer="192.0.2.9")
     assert (await stranger.post("/api/v1/session", {"key": "no"})).status == 429
     assert (await stranger.post("/api/v1/session", {"key": key})).status == 200
+
+
+async def test_costly_requests_are_limited_for_each_key_and_others_go_on(client: batuta.Batuta) -> None:
+    server = Server(client, costly_rate=batuta.Rate(3, 3600))
+    ann, bob = [bearer(Web(server.serve), await key_of(client)) for _ in range(2)]
+    bulk = {"verb": "pause", "filter": {"name": "none"}, "reason": "try"}
+    assert [(await ann.get("/api/v1/api-keys")).status for _ in range(2)] == [200, 200]
+    assert (await ann.post("/api/v1/runs/bulk", bulk)).json["code"] == "nothing_matches"
+    for refused in (await ann.post("/api/v1/runs/bulk", bulk), await ann.get("/api/v1/api-keys")):
+        assert (refused.status, refused.json["code"]) == (429, "too_many_requests")
+        assert int(refused.headers["retry-after"]) > 3000
+    assert (await ann.get("/api/v1/runs")).status == 200
+    assert (await bob.get("/api/v1/api-keys")).status == 200
+    await server.close()
+
+
+async def test_costly_requests_of_all_keys_of_a_namespace_are_limited(client: batuta.Batuta) -> None:
+    server = Server(client, costly_rate=batuta.Rate(1, 3600))
+    keys = [await key_of(client) for _ in range(11)]
+    asked = [(await bearer(Web(server.serve), key).get("/api/v1/api-keys")).status for key in keys]
+    assert asked == [200] * 10 + [429]
+    await server.close()
 
 
 async def test_a_viewer_cannot_reveal_and_an_operator_is_noted(

@@ -16,8 +16,10 @@ from batuta.cli.common.options import duration_option
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput, MissingExtra
+from batuta.journal.queues import Rate
 
 SECRET = "BATUTA_SERVER_SECRET"  # noqa: S105 - its name
+RATE = "BATUTA_SERVER_RATE"
 _SHORTEST = 32
 _OBJECTS = 20_000
 """That are made before the collector looks for cycles among them."""
@@ -68,7 +70,7 @@ def server(common: CommonOptions, host: str, port: int, grace: float | None) -> 
     def connect(namespace: str) -> Any:
         return CommonOptions(common.url, namespace, common.as_json).client(middleware=[metrics])
 
-    made = Server(client, connect=connect, secret=server_secret(), metrics=metrics)
+    made = Server(client, connect=connect, secret=server_secret(), metrics=metrics, costly_rate=server_rate())
     if not is_loopback(host) and not common.ask(lambda client: client.api_keys.any(), migrate=True):
         raise InvalidInput(
             f"--host {host} would let others in, and there is no API key: make one with `batuta api-keys create NAME "
@@ -132,3 +134,12 @@ def server_secret() -> bytes | None:
     if text and len(text) < _SHORTEST:
         raise InvalidInput(f"{SECRET} must have {_SHORTEST} characters or more: a shorter one can be guessed")
     return text.encode() or None
+
+
+def server_rate() -> Rate | None:
+    """BATUTA_SERVER_RATE: costly requests with one key; None: the server's own rate. Raises InvalidInput."""
+    text = os.environ.get(RATE, "")
+    try:
+        return Rate.parse(text) if text else None
+    except InvalidInput as error:
+        raise InvalidInput(f"{RATE}: {error}") from error

@@ -140,6 +140,7 @@ ROUTES = (
         handler=reprocess,
         summary="Reprocess dead letters, and wait up to 30 seconds for their new runs.",
         body=ReprocessDlqBody,
+        many=True,
         answer=DlqReprocessed,
     ),
 )

@@ -16,12 +16,14 @@ from starlette.types import Scope as AsgiScope
 from batuta.client import Batuta
 from batuta.clock import SystemClock
 from batuta.errors import InvalidInput
+from batuta.journal.queues import Rate
 from batuta.metrics import Metrics
 from batuta.names import check_name
 from batuta.redaction import Redactor, from_env
 from batuta.serde import MAX_PAYLOAD
 from batuta.server import bulk, dead_letters, openapi
 from batuta.server.access.check import EVERY_NAMESPACE, AccessCheck, Decide, FromApp, Recognise
+from batuta.server.access.request_limits import COSTLY_RATE, CostlyRequests
 from batuta.server.access.sign_in import Credentials, LoopbackWithoutKeys
 from batuta.server.http.call import Principal, Refused
 from batuta.server.http.endpoint import Endpoint, route_path
@@ -56,11 +58,12 @@ class Server:
         table: Sequence[Route] = TABLE,
         metrics: Metrics | None = None,
         pages: Sequence[Page | Route | BaseRoute] = (),
+        costly_rate: Rate | None = None,
     ) -> None:
         """`client` is open, or is entered by the lifespan of `application`. `connect`: for other namespaces; without
         it there are none. `ways`: how callers are recognised; unless told, by key and session, and, as long as there
         is no key, this machine may do everything. `metrics`: counts requests, and is shown at /metrics; the client
-        should have the same as middleware."""
+        should have the same as middleware. `costly_rate`: of administration and changes of many runs with one key."""
         self._client, self._connect = client, connect
         self.pages = [page for page in pages if isinstance(page, Page)]
         """Pages that the dashboard draws."""
@@ -71,7 +74,7 @@ class Server:
         self.credentials = Credentials(client) if ways is None else None
         if self.credentials is not None:
             ways = [self.credentials, LoopbackWithoutKeys(self.credentials)]
-        self.auth = AccessCheck(list(ways or ()), secret)
+        self.auth = AccessCheck(list(ways or ()), secret, CostlyRequests(costly_rate or COSTLY_RATE))
         if self.credentials is not None:
             self.credentials.bind(self.auth)
         self.metrics = Metrics() if metrics is None else metrics

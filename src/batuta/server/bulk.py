@@ -137,6 +137,7 @@ ROUTES = (
         body=BulkBody,
         answer=Operation,
         status=202,
+        many=True,
         large=True,
         payloads=True,
     ),

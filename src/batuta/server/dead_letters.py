@@ -251,6 +251,7 @@ ROUTES = (
         "Reprocess dead letters, one or many.",
         Operation,
         body=ReprocessBody,
+        many=True,
         large=True,
         payloads=True,
     ),
@@ -261,6 +262,7 @@ ROUTES = (
         "Discard dead letters, with a reason.",
         Operation,
         body=DiscardBody,
+        many=True,
         payloads=True,
     ),
 )

@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 from starlette.requests import Request
 
+from batuta.server.access.request_limits import COSTLY_RATE, CostlyRequests
 from batuta.server.http.call import Principal, Refused
 from batuta.server.http.routing import Route, Scope
 
@@ -45,8 +46,11 @@ class Recognise(Protocol):
 class AccessCheck:
     """Asks each way in turn; the first that knows the request decides."""
 
-    def __init__(self, ways: list[Recognise], secret: bytes | None = None) -> None:
+    def __init__(
+        self, ways: list[Recognise], secret: bytes | None = None, costly: CostlyRequests | None = None
+    ) -> None:
         self._ways = ways
+        self._costly = costly or CostlyRequests(COSTLY_RATE)
         self._secret = secret or secrets.token_bytes(32)
 
     async def admission(self, request: Request) -> Admission | None:
@@ -67,6 +71,7 @@ class AccessCheck:
             raise Refused(403, "forbidden", f"this needs scope {need}, and the credential has {have}: use another key")
         if found.ambient and request.method not in _SAFE:
             self.check_csrf(request, found.session)
+        self._costly.admit(found.principal, route)
         return found.principal
 
     def csrf_token(self, session: str) -> str:

@@ -1,4 +1,4 @@
-"""Recognising callers by API key and by session, and the limit on wrong keys."""
+"""Recognising callers by API key and by session."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from batuta.errors import StoreUnavailable
 from batuta.journal.server.api_keys import digest_of
 from batuta.journal.server.documents import ENDED_SESSIONS
 from batuta.server.access.check import AccessCheck, Admission, Loopback
+from batuta.server.access.request_limits import WrongKeys
 from batuta.server.http.call import Principal, Refused
 from batuta.server.http.routing import SCOPES
 
@@ -24,11 +25,6 @@ SESSION_SECONDS = 12 * 3600
 KNOWN_SECONDS = 0.5
 """How long the result of a key check is used: a revoked key is refused within a second."""
 _KEPT = 1_000
-MOST_WRONG = 10
-"""Wrong keys from one address in a minute; ten times as many from all together."""
-_MINUTE = 60.0
-_EVERYBODY = ""
-"""In place of an address."""
 
 T = TypeVar("T")
 
@@ -54,34 +50,6 @@ class Known(OrderedDict[str, tuple[float, T]]):
             while len(self) > _KEPT:
                 self.popitem(last=False)
         return found[1]
-
-
-class WrongKeys:
-    """Counts wrong keys by address, so that they cannot be guessed at speed."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
-
-    def check(self, address: str) -> None:
-        """Raises Refused when there were too many."""
-        most = MOST_WRONG if address else 10 * MOST_WRONG
-        since, count = self._counts.get(address, (0.0, 0))
-        left = since + _MINUTE - self._clock.monotonic()
-        if count >= most and left > 0:
-            raise Refused(429, "too_many_requests", "too many wrong keys: wait, then try again", retry_after=left)
-
-    def note(self, address: str) -> None:
-        """A wrong key came from there. Raises Refused when there were too many."""
-        self.check(address)
-        self.check(_EVERYBODY)
-        moment = self._clock.monotonic()
-        for name in (address, _EVERYBODY):
-            since, count = self._counts.get(name, (moment, 0))
-            self._counts[name] = (moment, 1) if moment - since > _MINUTE else (since, count + 1)
-            self._counts.move_to_end(name)
-        while len(self._counts) > _KEPT:
-            self._counts.popitem(last=False)
 
 
 class Credentials:

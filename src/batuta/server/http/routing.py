@@ -68,6 +68,8 @@ class Route(Struct, frozen=True, kw_only=True):
     """Its answer goes on: there is no HEAD for it."""
     shared: bool = False
     """It is read once for all who ask for the same at the same time. The answer must not depend on the caller."""
+    many: bool = False
+    """It changes many runs at once."""
     large: bool = False
     """Its body carries a payload: the larger limit of size applies."""
 
