@@ -35,7 +35,6 @@ from pixdict.redaction import REDACTOR
 
 LISTEN = {"bridge": "127.0.0.1:50051", "core": "127.0.0.1:8290", "directory": "127.0.0.1:16522"}
 """Where each role listens unless told."""
-REDACT = "BATUTA_REDACT"
 SECRET = "BATUTA_SERVER_SECRET"  # noqa: S105 - its name
 _SHORTEST = 32
 
@@ -85,7 +84,6 @@ def run(options: Options) -> None:
 
         host, port = options.address
         return simulate(host, port, options.path, (), "off", (), "stepped", check_digits=False, tls=_tls(options))
-    os.environ.setdefault(REDACT, "pixdict.redaction:REDACTOR")
     role = {"bridge": _bridge, "connect": _connect, "core": _core}[options.role]
     with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
         return runner.run(role(options))
