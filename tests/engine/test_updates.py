@@ -219,6 +219,20 @@ async def test_updates_wait_for_a_worker(arena: Arena) -> None:
     assert executed == ["x"]
 
 
+async def test_an_update_is_sent_also_when_no_time_is_left_for_its_answer(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    started = await other.start(basket)
+
+    async def both_done() -> bool:
+        return executed == ["x", "x"]
+
+    for handle in (await client.get_run(started.run_id), started):
+        with pytest.raises(TimeoutError):
+            await handle.update(add_item, Item("x"), update_id=f"u{handle is started}", timeout=0)
+    await arena.worker(client, basket, reserve)
+    await until(both_done)
+
+
 async def test_a_run_that_ends_without_an_answer_says_so(arena: Arena) -> None:
     @workflow
     async def never_answers() -> None:

@@ -66,13 +66,15 @@ class Messenger:
         raise AssertionError  # not reached
 
     async def update(self, ref: RunRef, client_message: ClientMessage) -> Answer:
-        if ref.chain_id is None:
-            ref.chain_id = (await self._store.get_run(ref.run_id)).chain_id
-        message = as_message(MessageKind.UPDATE, client_message)
-        asked, answers = (ref.chain_id, message.message_id), self._waiters.answers
-        future = answers.expect(asked)  # before it is sent: the answer may come first
+        """Once it is called the request is sent, also for a caller who waits no longer."""
+        message, answers = as_message(MessageKind.UPDATE, client_message), self._waiters.answers
+        asking = asyncio.ensure_future(self._ask_for(ref, message))
         try:
-            sent = await self._send(ref.run_id, message)
+            asked, future, sent = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            answers.give_up(*(await asking)[:2])
+            raise
+        try:
             if future.done():  # perhaps with the answer of an earlier attempt, which the store has forgotten by now
                 future = answers.expect(asked)
                 answers.look_for(asked)
@@ -81,6 +83,17 @@ class Messenger:
             return _answer(await self._answered(ref, message, future))
         finally:
             answers.give_up(asked, future)
+
+    async def _ask_for(self, ref: RunRef, message: Message) -> tuple[tuple[RunId, str], asyncio.Future[Output], bool]:
+        if ref.chain_id is None:
+            ref.chain_id = (await self._store.get_run(ref.run_id)).chain_id
+        asked, answers = (ref.chain_id, message.message_id), self._waiters.answers
+        future = answers.expect(asked)  # before it is sent: the answer may come first
+        try:
+            return asked, future, await self._send(ref.run_id, message)
+        except BaseException:
+            answers.give_up(asked, future)
+            raise
 
     async def _answered(self, ref: RunRef, message: Message, answer: asyncio.Future[Output]) -> Output:
         """The answer, or RunClosed when the chain ends without one."""
