@@ -135,9 +135,12 @@ def flow_run(links: Sequence[Link], awaited: FlowStart | None = None) -> FlowRun
     reader = _Reader(links)
     for link in links:
         reader.read(link)
-    if awaited is not None:
-        reader.expect(awaited)
+    reader.expect(awaited)
     return reader.finish()
+
+
+def has_begun(journal: Iterable[JournalLine]) -> bool:
+    return any(line.body.start is not UNSET for line in journal)
 
 
 def is_long(step: StepRun) -> bool:
@@ -202,6 +205,8 @@ class _Reader:
         first, last = links[0].description, links[-1].description
         self._run = run_view(last)
         self._run.created_at = first.created_at or self._run.created_at
+        if not any(has_begun(link.journal) for link in links):  # it may have ended all the same
+            self._run.started_at = None
         self._last = last
         self._start: FlowStart | None = None
         self._program: Program | None = None
@@ -238,11 +243,17 @@ class _Reader:
             if step is not None and step.view.status not in _SETTLED:
                 self._attempts(step, waiting)
 
-    def expect(self, start: FlowStart) -> None:
-        """The first step, of a run that has not begun: with the id that it will have."""
+    def expect(self, awaited: FlowStart | None) -> None:
+        """The first step, while none has begun: with the id that it will have."""
+        start = self._start or awaited
+        if start is None or self._steps or not start.is_first:
+            return
+        if self._start is None:
+            self._program = program_of(bytes(start.steps))
+            self._bases.append((0, text_of(self._last.run_id)))
+        if self._program is None:
+            return
         payload, at = start.event.payload, self._run.created_at
-        self._program = program_of(bytes(start.steps))
-        self._bases.append((0, text_of(self._last.run_id)))
         one = self._program.block.steps[0]
         number = 1 if start.room is UNSET else 2  # it asks for its room first
         skipped = one.guard is not None and not one.guard({"event": {"payload": payload}, "context": {}, "steps": {}})

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from batuta.authoring.backend import Description, JournalLine
 from batuta.flows.models import FLOW, FlowStart, FlowState
-from batuta.flows.views import FlowRun, Link, flow_run, is_long, joined
+from batuta.flows.views import FlowRun, Link, flow_run, has_begun, is_long, joined
 from batuta.ids import RunId
 
 MOST_PARTS: Final = 10
@@ -36,7 +36,7 @@ async def read_run(
     a run that continued as new has its own alone. `first`: finds the first run of its chain; `awaited`: what a run
     begins with that has not begun."""
     last = await _link(handle)
-    if not last.journal:
+    if not has_begun(last.journal):
         return flow_run([last], None if awaited is None else await awaited(last.description))
     if not _goes_on(last.journal):
         return flow_run([last])
