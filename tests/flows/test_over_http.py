@@ -411,6 +411,58 @@ async def test_a_run_is_cancelled(api: Orkestr) -> None:
     assert (run["status"], paths(run)) == ("CANCELLED", [("wait", "SKIPPED")])
 
 
+# covers E-04
+async def test_a_run_that_is_cancelled_before_it_began_has_skipped_its_first_step(url: str) -> None:
+    wait = {"key": "wait", "type": "delay", "config": {"duration": "1h"}}
+    async with orkestr(url, working=False) as api:
+        await api.published(SPRINT | {"steps": [wait, DONE]})
+        run_id = await api.run_of(await api.event({}))
+        [pending] = (await api.get(f"/api/runs/{run_id}"))["steps"]
+        await api.post(f"/api/runs/{run_id}/cancel")
+        run = await api.get(f"/api/runs/{run_id}")
+        assert (run["status"], run["started_at"], paths(run)) == ("CANCELLED", None, [("wait", "SKIPPED")])
+        assert run["steps"][0]["id"] == pending["id"]
+        changed = [one["details"] for one in run["audit"] if one["entity"] == "run"][-1]
+        assert changed == {"from": "PENDING", "to": "CANCELLED"}
+
+
+# covers E-04
+async def test_a_run_that_waits_for_room_shows_its_first_step(api: Orkestr) -> None:
+    ask = {"key": "ask", "type": "approval", "config": {"title": "?"}}
+    concurrency = {"key": "{{ event.payload.customer }}", "overlap": "buffer"}
+    await api.published(SPRINT | {"steps": [ask, DONE], "trigger": {"concurrency": concurrency}})
+    first, second = [await api.run_of(await api.event({"customer": "a", "n": n})) for n in (1, 2)]
+    await api.until(first, lambda run: [one["status"] for one in run["steps"]] == ["RUNNING"])
+    waiting = await api.until(second, lambda run: run["started_at"] is not None)
+    assert paths(waiting) == [("ask", "PENDING")]
+    refused = await api.post(f"/api/runs/{second}/decide", {"step": "ask", "approved": True}, 409)
+    assert "waits for no decision" in refused["detail"]
+    await api.post(f"/api/runs/{first}/decide", {"step": "ask", "approved": True})
+    begun = await api.until(second, lambda run: paths(run) == [("ask", "RUNNING")])
+    assert begun["steps"][0]["id"] == waiting["steps"][0]["id"]
+    await api.post(f"/api/runs/{second}/cancel")
+    await api.ended(second, "CANCELLED")
+
+
+async def test_a_decision_that_no_worker_takes_up_is_kept_for_the_next_one(url: str) -> None:
+    ask = {"key": "ask", "type": "approval", "config": {"title": "?"}}
+    decision = {"step": "ask", "approved": True, "comment": "fine", "timeout": 0}
+    async with orkestr(url, working=False) as api:
+        await api.published(SPRINT | {"steps": [ask, DONE]})
+        run_id = await api.run_of(await api.event({}))
+        decide = f"/api/runs/{run_id}/decide"
+        assert "no decision" in (await api.post(decide, decision, 409))["detail"], "it has not begun"
+        async with at_work(api.client):
+            await api.until(run_id, lambda run: paths(run) == [("ask", "RUNNING")])
+        await api.post(decide, decision | {"timeout": 31}, 400)
+        for _ in range(2):
+            answer = await api.post(decide, decision, 202)
+            assert answer == {"id": run_id, "step": "ask", "approved": True, "pending": True}
+        async with at_work(api.client):
+            run = await api.ended(run_id, "COMPLETED")
+    assert run["steps"][0]["output"]["comment"] == "fine"
+
+
 async def test_a_person_approves_or_rejects(api: Orkestr) -> None:
     ask = {"key": "ask", "type": "approval", "config": {"title": "Write off {{ event.payload.amount }}?"}}
     await api.published(SPRINT | {"steps": [ask, DONE]})

@@ -105,7 +105,7 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
         "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}},
     }
     statuses = {route.status} | ({200, 202} if route.status in (201, 202) else set())
-    if route.answer is not None and route.answer.__name__ in ("Updated", "Operation"):
+    if route.answer is not None and route.answer.__name__ in ("Decided", "Updated", "Operation"):
         statuses |= {200, 202}
     if route.path == "/readyz":
         statuses.add(503)

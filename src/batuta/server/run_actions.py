@@ -143,10 +143,15 @@ async def signal(call: Call) -> SignalSent:
     return SignalSent(id=handle.id, run_id=handle.run_id, signal=body.name)
 
 
+def check_timeout(seconds: float) -> None:
+    """Of a wait for a worker."""
+    if not 0 <= seconds <= LONGEST_WAIT:
+        raise InvalidInput(f"timeout={seconds} must be from 0 to {LONGEST_WAIT:g} seconds: ask again for longer")
+
+
 async def update(call: Call) -> Answer:
     body: UpdateBody = call.body
-    if not 0 <= body.timeout <= LONGEST_WAIT:
-        raise InvalidInput(f"timeout={body.timeout} must be from 0 to {LONGEST_WAIT:g} seconds: ask again for longer")
+    check_timeout(body.timeout)
     handle, update_id = await call.run(), body.update_id or _update_id(call)
     try:
         answer = await handle.update(body.name, *body.args, update_id=update_id, timeout=body.timeout)

@@ -147,4 +147,4 @@ export const actOnFlow = (id: string, verb: "publish" | "versions" | "activate" 
 export const sendEvent = (body: Record<string, Json>): Promise<FlowEvent> => write("POST", "/events", body);
 export const replayEvent = (id: string, reason: string): Promise<FlowEvent> => write("POST", `/events/${segment(id)}/replay`, { reason });
 export const actOnFlowRun = (id: string, verb: "retry" | "cancel", reason: string): Promise<unknown> => write("POST", `/runs/${segment(id)}/${verb}`, { reason });
-export const decide = (id: string, step: string, stepRun: string, approved: boolean, comment: string): Promise<unknown> => write("POST", `/runs/${segment(id)}/decide`, { step, step_run_id: stepRun, approved, comment });
+export const decide = (id: string, step: string, stepRun: string, approved: boolean, comment: string): Promise<{ pending?: boolean }> => write("POST", `/runs/${segment(id)}/decide`, { step, step_run_id: stepRun, approved, comment });

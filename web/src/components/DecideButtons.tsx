@@ -12,8 +12,9 @@ export function DecideButtons({ run, step, stepRun, onDone }: { run: string; ste
   const [error, setError] = useState<Error | null>(null);
   const submit = (): void => {
     if (asked === null) return;
-    decide(run, step, stepRun, asked, comment).then(() => {
-      say(asked ? "It is approved." : "It is rejected.", { tone: "done" });
+    decide(run, step, stepRun, asked, comment).then(({ pending }) => {
+      const said = asked ? "It is approved" : "It is rejected";
+      say(pending ? `${said}: a worker will take it up.` : `${said}.`, { tone: "done" });
       setAsked(null);
       onDone();
     }, setError);

@@ -12,6 +12,7 @@ from msgspec import Struct, json
 
 from batuta.authoring.backend import Description
 from batuta.authoring.client.flows import FlowService
+from batuta.durations import Duration
 from batuta.errors import (
     FlowConflict,
     InvalidInput,
@@ -36,6 +37,7 @@ from batuta.flows.models import (
     RunStatus,
     StepRun,
     StepStatus,
+    derived_id,
     normalised_type,
     run_id_of,
     wait_prefix,
@@ -333,18 +335,29 @@ class FlowRuns:
         by: str = "",
         comment: str = "",
         data: Any = None,
+        timeout: Duration | None = None,
     ) -> bool:
         """Say what a person has decided about an approval: that of `step_run_id`, or the first one of the step that
-        waits. False: it waits for no decision of that step."""
-        number = 0
-        if step_run_id is not None:
-            view = await self.get(run_id)
-            if step_run_id not in view.places:
-                return False
-            run_id, number = view.places[step_run_id]
-        handle = await self.handle(run_id)
+        waits. False: it waits for no decision of that step.
+
+        TimeoutError after `timeout` seconds: the decision is kept, and a worker takes it up later. Asking the same
+        again waits for the same answer.
+        """
+        view = await self.get(run_id)
+        waiting = (one.id for one in view.steps if one.step_key == step and _waits(one))
+        asked = next((id for id in waiting if step_run_id in (None, id)), None)
+        if asked is None:
+            return False
+        place, number = view.places[asked]
         decision = Decision(step=step, approved=approved, by=by, comment=comment, data=data, number=number)
-        return bool(await handle.update(DECIDE, decision))
+        said = json.encode([asked, approved, by, comment, data], order="deterministic").decode()
+        handle = await self.handle(place)
+        return bool(await handle.update(DECIDE, decision, update_id=derived_id("decision", said), timeout=timeout))
+
+
+def _waits(step: StepRun) -> bool:
+    """For a person. One that has not begun would hear no decision."""
+    return step.step_type == "approval" and step.started_at is not None and step.finished_at is None
 
 
 def _type_of(row: FlowRow) -> str:

@@ -14,7 +14,7 @@ from batuta.flows.models import AuditLog, LogLevel, Run, RunLog, RunStatus, Step
 from batuta.flows.views import FlowRun as RunView
 from batuta.server.http.call import Answer, Call
 from batuta.server.http.routing import route
-from batuta.server.run_actions import ReasonBody
+from batuta.server.run_actions import ReasonBody, check_timeout
 
 
 class RunBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -107,12 +107,17 @@ class DecisionBody(Struct, kw_only=True, forbid_unknown_fields=True):
     step_run_id: str | None = None
     comment: str = ""
     data: Any = None
+    timeout: float = 10.0
+    """Seconds to wait until a worker has taken it up."""
 
 
-class Decided(Struct):
+class Decided(Struct, kw_only=True):
+    """What was decided. `pending`: it is kept, and no worker has taken it up yet; the run shows when one has."""
+
     id: str
     step: str
     approved: bool
+    pending: bool | UnsetType = UNSET
 
 
 async def start(call: Call) -> Answer:
@@ -187,20 +192,26 @@ async def approvals(call: Call) -> ApprovalPage:
     )
 
 
-async def decide(call: Call) -> Decided:
+async def decide(call: Call) -> Answer:
     body: DecisionBody = call.body
-    done = await call.client.flows.runs.decide(
-        call.id,
-        body.step,
-        body.approved,
-        step_run_id=body.step_run_id,
-        by=call.principal.actor,
-        comment=body.comment,
-        data=body.data,
-    )
+    check_timeout(body.timeout)
+    decided = Decided(id=call.id, step=body.step, approved=body.approved)
+    try:
+        done = await call.client.flows.runs.decide(
+            call.id,
+            body.step,
+            body.approved,
+            step_run_id=body.step_run_id,
+            by=call.principal.actor,
+            comment=body.comment,
+            data=body.data,
+            timeout=body.timeout,
+        )
+    except TimeoutError:
+        return Answer(body=structs.replace(decided, pending=True), status=202, headers={"Retry-After": "1"})
     if not done:
         raise FlowConflict(f"run {call.id} waits for no decision of step {body.step[:100]!r}: look at it again")
-    return Decided(call.id, body.step, body.approved)
+    return Answer(body=decided)
 
 
 _ALL, _ONE = "/api/runs", "/api/runs/{id}"
