@@ -21,7 +21,7 @@ from pixdict.connect.reconciliation import Options, reconciliation_page, reconci
 from pixdict.dict.keys import KeyType
 from tests.long import LONG
 from tests.pixdict.directory.kit import CPF, EMAIL, A, account, person
-from tests.pixdict.reconciliation.kit import Stand, entry, stand
+from tests.pixdict.reconciliation.kit import AT_ONCE, Stand, entry, stand
 from tests.server.web import Web
 
 AGREED = "dict_reconciliation_agreed_timestamp_seconds"
@@ -216,12 +216,13 @@ async def test_random_differences_converge(s: Stand, seed: int) -> None:
     chance = random.Random(seed)
     for number in range(60):
         await _differ(s, chance, number)
-    reports = await s.reconcile()
+    unbraked = replace(AT_ONCE, retire_share=1.0)
+    reports = await s.reconcile(unbraked)
     assert outcomes(reports) == {"AGREES"}
     assert await s.agree()
     for number in range(60, 80):
         await _differ(s, chance, number)
-    assert outcomes(await s.reconcile()) == {"AGREES"}
+    assert outcomes(await s.reconcile(unbraked)) == {"AGREES"}
     assert await s.agree()
 
 
@@ -312,3 +313,24 @@ async def test_the_page_shows_reports_and_repairs_and_starts_a_run(s: Stand) -> 
     reports, repairs = (await Web(app).get("/api/v1/pages/reconciliation")).json["tables"]
     assert {row[2] for row in reports["rows"]} == {"AGREES"}
     assert [row[2] for row in repairs["rows"]] == ["ADDED"]
+
+
+async def test_the_page_shows_a_run_that_would_end_many_rows_and_a_person_may_allow_it(s: Stand) -> None:
+    app = Starlette()
+    app.mount("/", dashboard(s.client, pages=[reconciliation_page(s.audit, AT_ONCE)]))
+    for number in range(11):
+        await s.here(f"e-{number}", entry(number))
+    report = (await s.reconcile())["PHONE"]
+    assert (report.outcome, report.left_over) == ("DIFFERS", 11)
+    assert s.sample("dict_reconciliation_differs", key_type="PHONE") == 1
+    table, _ = (await Web(app).get("/api/v1/pages/reconciliation")).json["tables"]
+    [shown] = [row for row in table["rows"] if row[1] == "PHONE"]
+    assert shown[2:] == ["DIFFERS", 11, 0, 11, report.detail]
+    token = (await Web(app).get("/api/v1/session")).json["csrf_token"]
+    web, path = Web(app).with_headers(x_csrf_token=token), "/api/v1/pages/reconciliation/reconcile-many-rows-may-end"
+    assert [(await web.post(path, body)).status for body in ({}, {"retire_share": 0}, {"retire_share": 2})] == [400] * 3
+    assert (await web.post(path, {"retire_share": 0.9})).status == 200
+    assert (await web.post(path, {"retire_share": 1})).status == 200
+    async with asyncio.timeout(60):
+        while await s.tables.run("SELECT id FROM dict_entries WHERE status = 'ACTIVE'"):
+            await asyncio.sleep(0.02)

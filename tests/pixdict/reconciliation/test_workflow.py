@@ -207,6 +207,83 @@ async def test_a_database_that_is_away_for_a_while_is_asked_again(tmp_path: Path
         assert await w.agree()
 
 
+# A directory that lacks many of our keys
+
+
+async def many(w: World, count: int) -> set[str]:
+    """The statuses of rows that only we have, after a run."""
+    return {(await w.row(f"e-{number}")).status for number in range(count)}
+
+
+@in_virtual_time
+async def test_an_empty_directory_ends_no_row_until_a_person_allows_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as (w, env):
+        for number in range(11):
+            await w.here(f"e-{number}", entry(number))
+        report = phone(await env.run(reconcile_keys, AT_ONCE))
+        assert (report.outcome, report.repaired, report.left_over, report.rounds) == ("DIFFERS", 0, 11, 0)
+        assert report.detail == "nothing was repaired, for the directory lacks more than 10 of our 11 keys"
+        assert await many(w, 11) == {"ACTIVE"}
+        assert await w.audit.changes() == []
+        [alert] = w.alerts.sent.values()
+        assert (alert["data"]["detail"], len(alert["data"]["differences"])) == (report.detail, 10)
+        allowed = phone(await env.run(reconcile_keys, replace(AT_ONCE, retire_share=1.0)))
+        assert (allowed.outcome, allowed.repaired) == ("AGREES", 11)
+        assert await many(w, 11) == {"DELETED"}
+
+
+@in_virtual_time
+async def test_a_directory_with_other_keys_changes_nothing(tmp_path: Path) -> None:
+    """Also the same keys, registered by other requests: each would end a row of ours."""
+    async with world(tmp_path) as (w, env):
+        for number in range(12):
+            await w.here(f"e-{number}", entry(number))
+            w.there(entry(number if number % 2 else 100 + number))
+        w.bridge.limited = ["getEntryByCid"] * 3
+        report = phone(await env.run(reconcile_keys, AT_ONCE))
+        assert (report.outcome, report.repaired, report.left_over) == ("DIFFERS", 0, 24)
+        assert await many(w, 12) == {"ACTIVE"}
+        assert await w.audit.changes() == []
+
+
+@in_virtual_time
+async def test_as_many_rows_as_are_allowed_end(tmp_path: Path) -> None:
+    async with world(tmp_path) as (w, env):
+        for number in range(12):
+            await w.here(f"e-{number}", entry(number))
+        few = replace(AT_ONCE, retire_most=0, retire_share=11.9 / 12)
+        assert phone(await env.run(reconcile_keys, few)).repaired == 0
+        await w.both("same", entry(12))
+        assert phone(await env.run(reconcile_keys, replace(few, retire_share=12 / 13))).outcome == "AGREES"
+        assert await many(w, 12) == {"DELETED"}
+        for number in range(20, 30):
+            await w.here(f"f-{number}", entry(number))
+        assert phone(await env.run(reconcile_keys, AT_ONCE)).repaired == 10, "ten are never too many"
+
+
+@in_virtual_time
+async def test_many_keys_that_only_changed_are_repaired(tmp_path: Path) -> None:
+    async with world(tmp_path) as (w, env):
+        for number in range(12):
+            stored = await w.both(f"e-{number}", entry(number))
+            w.there(replace(entry(number), account=account(number="99")), stored.request_id)
+        report = phone(await env.run(reconcile_keys, AT_ONCE))
+        assert (report.outcome, report.repaired) == ("AGREES", 12)
+        assert await many(w, 12) == {"ACTIVE"}
+
+
+@in_virtual_time
+async def test_many_keys_that_the_events_forgot_do_not_brake_a_repair(tmp_path: Path) -> None:
+    async with world(tmp_path) as (w, env):
+        for number in range(12):
+            await w.both(f"e-{number}", entry(number))
+        w.storage._connection.execute("DELETE FROM cid_events WHERE seq < 12")
+        w.there(entry(99))
+        report = phone(await env.run(reconcile_keys, AT_ONCE))
+        assert (report.outcome, report.repaired) == ("AGREES", 1)
+        assert await many(w, 12) == {"ACTIVE"}
+
+
 # Events
 
 

@@ -21,6 +21,7 @@ from pixdict.connect.reconciliation.models import (
     HERE,
     THERE,
     TOPIC,
+    Asked,
     Change,
     Compared,
     Difference,
@@ -159,6 +160,24 @@ class ReconciliationActivities:
             return there[cid] > limits.there
         removed = await self._mirror.changed_at(key_type, cid)
         return here[cid] > limits.here or (removed is not None and removed > limits.there)
+
+    @activity(retry=BRIDGE, timeout=TIMEOUT, heartbeat=HEARTBEAT)
+    async def ask(self, key_type: str, differences: list[Difference], limits: Limits) -> Asked:
+        """Count rows of ours that a repair would end, or that only changed. No row is changed."""
+        count = 0
+        for done, difference in enumerate(differences):
+            heartbeat(difference.cid[:8])
+            try:
+                entry = await self._entry_of(difference.cid)
+            except RateLimited as error:
+                return Asked(count=count, done=done, wait=max(1.0, error.seconds))
+            await self._mirror.correct(key_type, difference.cid, is_there=entry is not None)
+            if difference.side == HERE:
+                count += entry is None
+            elif entry is not None:
+                held = await self._held.of_request(entry.request_id)
+                count += held is not None and held.status == EntryStatus.ACTIVE and held.updated_at <= limits.here
+        return Asked(count=count, done=len(differences))
 
     @activity(retry=BRIDGE, timeout=TIMEOUT, heartbeat=HEARTBEAT)
     async def repair(self, run_id: str, key_type: str, differences: list[Difference], limits: Limits) -> Repaired:

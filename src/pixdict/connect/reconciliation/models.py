@@ -31,6 +31,10 @@ class Options(Struct, frozen=True, kw_only=True):
     """Seconds between two rounds when nothing could be repaired: open requests end meanwhile."""
     rounds: int = 3
     """How often differences are repaired before they are told."""
+    retire_most: int = 10
+    retire_share: float = 0.05
+    """The brake: a run that would end more rows of a type than this number, and more than this share of its active
+    rows, repairs nothing of that type. A share of 1 allows all."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -93,6 +97,17 @@ class Repaired(Struct, frozen=True, kw_only=True):
     """Seconds until the directory has tokens again; then the same ones are repaired again."""
 
 
+class Asked(Struct, frozen=True, kw_only=True):
+    """What the directory says of some differences."""
+
+    count: int
+    """Of ours: how many it does not have. Of its own: how many are rows of ours that changed."""
+    done: int
+    """How many were asked for."""
+    wait: float = 0.0
+    """Seconds until the directory has tokens again."""
+
+
 class Found(Struct, frozen=True, kw_only=True):
     """All differences of one round."""
 
@@ -101,6 +116,8 @@ class Found(Struct, frozen=True, kw_only=True):
     left: int = 0
     """Neither repaired nor young."""
     sample: list[Difference] = []
+    is_braked: bool = False
+    """Nothing was repaired: it would end too many rows of ours."""
 
 
 class Change(Struct, frozen=True, kw_only=True):

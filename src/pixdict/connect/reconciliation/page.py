@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from batuta import Batuta
 from batuta.server import Action, Page, Table
 from pixdict.connect.reconciliation.audit import Audit
-from pixdict.connect.reconciliation.workflow import SCHEDULE_ID
+from pixdict.connect.reconciliation.models import Options
+from pixdict.connect.reconciliation.workflow import QUEUE, SCHEDULE_ID, reconcile_keys
 
 
 class Nothing(Struct, frozen=True):
     """An action without a form."""
 
 
-def reconciliation_page(audit: Audit) -> Page:
-    """For `dashboard(client, pages=[reconciliation_page(audit)])`."""
+class Allowed(Struct, frozen=True):
+    """The share of the rows of a type that may end."""
+
+    retire_share: Annotated[float, Meta(gt=0, le=1)]
+
+
+def reconciliation_page(audit: Audit, options: Options = Options()) -> Page:
+    """For `dashboard(client, pages=[reconciliation_page(audit)])`. `options`: those of the worker."""
 
     async def read(_: Batuta) -> Sequence[Table]:
         reports = [
@@ -47,5 +56,16 @@ def reconciliation_page(audit: Audit) -> Page:
         handle = await client.schedules.trigger(SCHEDULE_ID)
         return f"run {handle.id} was started"
 
+    async def allow(client: Batuta, allowed: Allowed) -> str:
+        handle = await client.start(reconcile_keys, replace(options, retire_share=allowed.retire_share), queue=QUEUE)
+        return f"run {handle.id} was started"
+
     now = Action(title="Reconcile now", form=Nothing, act=begin, about="Compares all keys, and repairs ours.")
-    return Page("Reconciliation", "/reconciliation", read, actions=[now])
+    many = Action(
+        title="Reconcile, many rows may end",
+        form=Allowed,
+        act=allow,
+        about="After a run that repaired nothing, when the directory is right: 0.2 lets a fifth of a type's rows end.",
+        danger=True,
+    )
+    return Page("Reconciliation", "/reconciliation", read, actions=[now, many])

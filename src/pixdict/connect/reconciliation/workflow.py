@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from datetime import timedelta
 
 from batuta import Schedule, cron, info, logger, now, uuid, workflow
@@ -30,6 +31,7 @@ SCHEDULE_ID = "reconcile-keys"
 ZONE = "America/Sao_Paulo"
 _SAMPLE = 10
 """Differences that an alert names."""
+BRAKED = "nothing was repaired, for the directory lacks more than"
 
 
 @workflow(fails=PASSING)
@@ -57,8 +59,9 @@ async def _reconcile(key_type: str, options: Options) -> Report:
             return await _closed(key_type, AGREES, seen, rounds=rounds)
         is_last = rounds == options.rounds
         walked = await _walk(key_type)
-        found = await _differences(key_type, _limits(seen, walked, options), repair=not is_last)
-        if is_last or (rounds > 0 and walked.adds_up and not found.repaired and found.young):
+        most = max(options.retire_most, int(options.retire_share * seen.entries))
+        found = await _differences(key_type, _limits(seen, walked, options), None if is_last else most)
+        if is_last or found.is_braked or (rounds > 0 and walked.adds_up and not found.repaired and found.young):
             break
         rounds, before = rounds + 1, seen.verifier
         if not found.repaired:
@@ -66,7 +69,7 @@ async def _reconcile(key_type: str, options: Options) -> Report:
     is_changing = found.young > 0 or seen.verifier != before
     if walked.adds_up and is_changing and not found.left:
         return await _closed(key_type, BUSY, seen, rounds=rounds, young=found.young)
-    detail = _why(seen, walked, found)
+    detail = f"{BRAKED} {most} of our {seen.entries} keys" if found.is_braked else _why(seen, walked, found)
     report = await _closed(
         key_type, DIFFERS, seen, rounds=rounds, young=found.young, left_over=found.left, detail=detail
     )
@@ -101,15 +104,43 @@ async def _walk(key_type: str) -> Walked:
             is_whole = False
 
 
-async def _differences(key_type: str, limits: Limits, *, repair: bool) -> Found:
-    """First what the directory has: an entry that changed is then in place before its old identifier is looked at."""
+async def _differences(key_type: str, limits: Limits, most: int | None) -> Found:
+    """First what the directory has: an entry that changed is then in place before its old identifier is looked at.
+    `most`: rows of ours that a repair may end; None to repair nothing."""
+    is_braked = most is not None and await _would_end_more(most, key_type, limits)
+    repair = most is not None and not is_braked
     sides = [await _differences_of(side, key_type, limits, repair=repair) for side in (THERE, HERE)]
     return Found(
         repaired=sum(one.repaired for one in sides),
         young=sum(one.young for one in sides),
         left=sum(one.left for one in sides),
         sample=[difference for one in sides for difference in one.sample][:_SAMPLE],
+        is_braked=is_braked,
     )
+
+
+async def _would_end_more(most: int, key_type: str, limits: Limits) -> bool:
+    """Whether a repair would end more rows of ours, as when the Bridge speaks to another directory."""
+    ours = await _differences_of(HERE, key_type, limits, repair=False)
+    if ours.left <= most:
+        return False
+    most += await _asked(THERE, key_type, limits)  # rows that changed have an identifier on either side
+    return await _asked(HERE, key_type, limits, most) > most
+
+
+async def _asked(side: str, key_type: str, limits: Limits, most: float = math.inf) -> int:
+    """What `ask` counts of all differences of a side, until there are more than `most`."""
+    count = 0
+    after: str | None = ""
+    while after is not None and count <= most:
+        compared = await ReconciliationActivities.compare(key_type, side, after, limits)
+        waiting, after = compared.differences, compared.after
+        while waiting:
+            asked = await ReconciliationActivities.ask(key_type, waiting, limits)
+            count, waiting = count + asked.count, waiting[asked.done :]
+            if waiting:
+                await asyncio.sleep(asked.wait)
+    return count
 
 
 async def _differences_of(side: str, key_type: str, limits: Limits, *, repair: bool) -> Found:
