@@ -270,6 +270,92 @@ async def test_an_answer_without_an_end_is_not_kept() -> None:
         assert not (await client.idempotency.list()).keys
 
 
+@pytest.mark.parametrize("status", [200, 503])
+async def test_an_answer_without_an_end_is_passed_on_once_it_is_too_large_to_be_kept(status: int) -> None:
+    """It is not collected: the application is never further ahead of the caller than what may be kept."""
+    made = got = 0
+    ahead: list[int] = []
+    ends: list[str] = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal made
+        while True:
+            made += 1
+            ahead.append(made - got)
+            yield b"x" * 1000
+
+    async def streaming(scope: Any, receive: Any, send: Any) -> None:
+        await StreamingResponse(pieces(), status, {"x-kind": "endless"})(scope, receive, send)
+        ends.append("ended")
+
+    async def receive() -> Any:
+        if not asked:
+            asked.append(True)
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+        await enough.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal got
+        if message["type"] == "http.response.start":
+            assert (message["status"], (b"x-kind", b"endless") in message["headers"]) == (status, True)
+        else:
+            got += 1
+            assert len(message["body"]) == 1000
+        if got == 5_000:
+            enough.set()
+        await asyncio.sleep(0)
+
+    asked: list[bool] = []
+    enough = asyncio.Event()
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "state": {}}
+    scope["headers"] = [(b"idempotency-key", b"k")]
+    async with connect("memory://") as client:
+        middleware = IdempotencyKeys(streaming, client=client, largest=10_000)
+        async with asyncio.timeout(60):
+            await middleware(scope, receive, send)
+        assert (got >= 5_000, ends) == (True, ["ended"])
+        assert max(ahead) <= 45
+        if status == 200:
+            asked.clear()
+            answers: list[Any] = []
+
+            async def note(message: Any) -> None:
+                answers.append(message)
+
+            await middleware(scope, receive, note)
+            assert answers[0]["status"] == 409
+            assert json.loads(answers[1]["body"])["code"] == "idempotency_replayed"
+        else:
+            assert not (await client.idempotency.list()).keys
+
+
+async def test_a_large_answer_whose_caller_has_left_ends_its_application() -> None:
+    ended = False
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal ended
+        try:
+            await send({"type": "http.response.start", "status": 201, "headers": []})
+            while True:
+                await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        finally:
+            ended = True
+
+    async def gone(message: Any) -> None:
+        raise OSError("the caller has left")
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "state": {}}
+    scope["headers"] = [(b"idempotency-key", b"k")]
+    async with connect("memory://") as client:
+        with pytest.raises(OSError, match="has left"):
+            await IdempotencyKeys(application, client=client, largest=10)(scope, receive, gone)
+        assert ended
+
+
 async def test_a_request_that_is_cancelled_leaves_no_handler_behind() -> None:
     """As when a server stops: the next request with the key is carried out, and not beside the first."""
     began, ended = asyncio.Event(), False

@@ -83,6 +83,7 @@ class IdempotencyKeys:
         self._app, self._client, self._methods = app, client, frozenset(one.upper() for one in methods)
         self._header, self._required, self._caller = header.lower().encode("latin-1"), required, caller
         self._times: dict[str, Any] = {"lock": lock, "keep": keep, "wait": wait, "largest": largest, "answers": answers}
+        self._most_collected = 4 * largest  # bytes: a character has at most four of them
         self._conflict, self._not_kept, self._largest_body = conflict, frozenset(not_kept), largest_body
         self._known: dict[int, Idempotency] = {}
         self._tell = tell
@@ -101,7 +102,10 @@ class IdempotencyKeys:
             kept, before = await self._answer(scope, receive, key, handled)
             if before and self._tell is not None:
                 self._tell(RequestReplayed(SystemClock().now() / SECOND, scope["path"]))
-            await _send(kept, send, replayed=before)
+            if not before and handled[-1].is_large:
+                await handled[-1].pass_on(send)
+            else:
+                await _send(kept, send, replayed=before)
         except BatutaError as error:
             await self._refuse(error, scope, send)
         finally:
@@ -123,7 +127,7 @@ class IdempotencyKeys:
 
         async def work() -> tuple[str, bool]:
             scope["state"] = {**scope.get("state", {}), "idempotency_key": key}
-            handled.append(_Handled(self._app, scope, body))
+            handled.append(_Handled(self._app, scope, body, receive, self._most_collected))
             made.append(await handled[-1].answer())
             return made[-1].encode(), made[-1].status not in self._not_kept
 
@@ -167,12 +171,16 @@ class IdempotencyKeys:
 
 class _Handled:
     """A request in the application. It is cancelled by no caller that leaves: a duplicate asks for the answer. The
-    application may have more to do when its answer is complete."""
+    application may have more to do when its answer is complete. An answer that comes in pieces is collected up to
+    `most` bytes: what is larger waits for `pass_on`."""
 
-    def __init__(self, app: Application, scope: Scope, body: bytes) -> None:
+    def __init__(self, app: Application, scope: Scope, body: bytes, receive: Receive, most: int) -> None:
         self._body, self._given, self._complete = body, False, False
-        self._status, self._headers, self._parts = 0, list[tuple[str, str]](), list[bytes]()
-        self._over = asyncio.Event()
+        self._start: Message = {}
+        self._parts, self._left = list[bytes](), most
+        self._over, self._receive_more = asyncio.Event(), receive
+        self.is_large = False
+        self._to: asyncio.Future[Send] = asyncio.get_running_loop().create_future()
         # Without extensions: they let an application answer with what cannot be kept, such as the path of a file.
         self._task = asyncio.ensure_future(app({**scope, "extensions": {}}, self._receive, self._send))
         self._task.add_done_callback(lambda _: self._over.set())
@@ -185,32 +193,54 @@ class _Handled:
             self._task.cancel()
             await asyncio.wait([self._task])
             raise
+        if self.is_large:
+            return KeptResponse(self._start["status"], self._headers())
         if not self._complete:
             await self._task
             raise RuntimeError("the application gave no complete answer")
-        return KeptResponse.of(self._status, text_headers(self._headers), b"".join(self._parts))
+        return KeptResponse.of(self._start["status"], self._headers(), b"".join(self._parts))
+
+    def _headers(self) -> list[tuple[str, str]]:
+        named = self._start.get("headers", ())
+        return text_headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in named])
+
+    async def pass_on(self, send: Send) -> None:
+        """Send what was collected of a large answer, and have the application send the rest itself."""
+        await send(self._start)
+        while self._parts:
+            await send({"type": "http.response.body", "body": self._parts.pop(0), "more_body": True})
+        self._to.set_result(send)
+        await self._task
 
     async def rest(self) -> None:
         """What the application does after its answer. Raises what it raises."""
         if self._complete:
             await self._task
+        elif self.is_large and not self._to.done():  # no caller gets the answer
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     async def _receive(self) -> Message:
         if not self._given:
             self._given = True
             return {"type": "http.request", "body": self._body, "more_body": False}
         await self._over.wait()
+        if self.is_large:
+            await asyncio.shield(self._to)
+            return await self._receive_more()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            named = message.get("headers", ())
-            self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in named]
-        elif message["type"] == "http.response.body" and not self._complete:
+        if self.is_large:
+            await (await asyncio.shield(self._to))(message)
+        elif message["type"] == "http.response.start":
+            self._start = message
+        elif message["type"] == "http.response.body" and self._start and not self._complete:
             self._parts.append(message.get("body", b""))
-            self._complete = self._status > 0 and not message.get("more_body")
-            if self._complete:
+            self._left -= len(self._parts[-1])
+            self._complete = not message.get("more_body")
+            self.is_large = not self._complete and self._left < 0
+            if self._complete or self.is_large:
                 self._over.set()
 
 
