@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batuta import ActivityTimeout, Retry, RunFailed, RunState, activity, activity_info, job, workflow
+from batuta import ActivityTimeout, Middleware, Retry, RunFailed, RunState, activity, activity_info, job, workflow
 from batuta.authoring.gates import Gate, GateCall, Outcome, Refusal
 from batuta.errors import GateFailed, GateRefused, InvalidInput
 from batuta.testing import Environment
@@ -23,7 +23,7 @@ class Door(Gate):
     def __init__(self, name: str = "door", **options: Any) -> None:
         super().__init__(name, **options)
         self.inside = 0
-        self.asked = 0
+        self.asked = self.lapses = 0
         self.outcomes: list[Outcome] = []
 
     def bind(self, host: Any) -> "Door":
@@ -41,6 +41,10 @@ class Door(Gate):
         self.inside -= 1
         self.outcomes.append(outcome)
 
+    def lapsed(self, ticket: Any) -> bool:
+        self.lapses -= 1
+        return self.lapses >= 0
+
     def open(self) -> None:
         self.shut = 0.0
         self.host.wake(self.name)
@@ -55,7 +59,7 @@ done: list[tuple[str, int]] = []
 def _fresh() -> None:
     done.clear()
     for one in ALL:
-        one.shut, one.inside, one.asked, one.outcomes = 0.0, 0, 0, []
+        one.shut, one.inside, one.asked, one.lapses, one.outcomes = 0.0, 0, 0, 0, []
 
 
 @activity(gates=[patient, door])
@@ -78,12 +82,20 @@ def call_in_thread(what: str) -> str:
     return what
 
 
+@activity(gates=[door], transactional=True)
+async def call_in_transaction(what: str) -> str:
+    done.append((what, activity_info().attempt))
+    return what
+
+
 @workflow
 async def calls(kind: str, what: str) -> str:
     if kind == "once":
         return await call_once(what)
     if kind == "thread":
         return await call_in_thread(what)
+    if kind == "transaction":
+        return await call_in_transaction(what)
     chosen = {"curt": [curt], "brief": [brief], "plain": [patient, door]}[kind]
     return await call.with_options(gates=chosen)(what)
 
@@ -217,6 +229,55 @@ async def test_a_gate_hears_how_each_attempt_ended() -> None:
     assert second.ran
     assert isinstance(second.error, LookupError)
     assert door.inside == 0
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "once", "thread", "transaction", "job"])
+async def test_an_attempt_whose_gates_have_lapsed_before_its_code_begins_asks_them_again(
+    kind: str, around: bool
+) -> None:
+    class Around(Middleware):
+        async def activity(self, call: Any, proceed: Any) -> Any:
+            return await proceed()
+
+    door.lapses = 2
+    middleware = [Around()] if around else []
+    async with Environment(
+        workflows=[calls], activities=[call, call_once, call_in_thread, call_in_transaction], jobs=[send],
+        middleware=middleware, max_activities=1, threads=1,
+    ) as env:  # fmt: skip
+        handle = await (env.client.enqueue(send, "a") if kind == "job" else env.start(calls, kind, "a"))
+        assert await handle.result(10) == "a"
+        assert done == [("a", 3 if kind == "once" else 1)], "each start of a once activity is noted"
+        assert (door.asked, door.inside) == (3, 0)
+        assert [one.begun for one in door.outcomes] == [False, False, True]
+        assert await (await env.start(calls, "plain", "next")).result(10) == "next", "its place is free"
+
+
+@pytest.mark.parametrize("kind", ["plain", "once", "thread", "transaction"])
+async def test_an_attempt_whose_gates_have_lapsed_may_have_to_wait_for_them(kind: str) -> None:
+    class Closing(Door):
+        def lapsed(self, ticket: Any) -> bool:
+            self.shut = 3600.0 if self.asked == 1 else self.shut
+            return self.asked == 1
+
+    closing = Closing("closing")
+    chosen = {"plain": call, "once": call_once, "thread": call_in_thread, "transaction": call_in_transaction}[kind]
+
+    @workflow
+    async def goes_through() -> str:
+        return await chosen.with_options(gates=[closing])("a")
+
+    async with world(goes_through, chosen, max_activities=1) as env:
+        handle = await env.start(goes_through)
+        while closing.asked < 2:
+            await env.advance(0.01)
+        await env.advance(60)
+        assert (done, in_memory(env), closing.inside) == ([], 0, 0)
+        assert (await handle.describe()).reason == "gate:closing"
+        closing.open()
+        assert await handle.result(4000) == "a"
+        assert done == [("a", 2 if kind == "once" else 1)]
 
 
 async def test_a_worker_that_stops_hands_back_what_waits_for_a_gate() -> None:

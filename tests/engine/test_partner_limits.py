@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batuta import LimitReached, Rate, Retry, RunFailed, RunState, activity, workflow
-from batuta.authoring.gates import Gate, Refusal
+from batuta.authoring.gates import NOT_BEGUN, Gate, Refusal
 from batuta.errors import GateFailed, InvalidInput, UnknownPartner
 from batuta.journal.resilience.partners import LIMIT, PartnerChange
 from batuta.resilience import Bucket, partner_limit
@@ -69,6 +70,53 @@ async def test_several_windows_hold_at_once_and_each_key_has_its_own() -> None:
         assert most_within(3600, key) == 30
     times = sorted(at for at, who in calls if who == "a")
     assert times[29] - times[0] < 200, "most of the rate is used"
+
+
+async def test_permits_from_before_a_worker_stood_still_are_not_used_beside_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stands still after its gates have let calls in, and before the code of these begins."""
+    act = create.with_options(gates=[partner_limit("tens", rate="10/s")])
+
+    @workflow
+    async def run() -> str:
+        return await act("a")
+
+    async with world(run, create) as env:
+        await (await env.start(run)).result(10)
+        await env.advance(10)
+        calls.clear()
+        assert env.worker.session is not None
+        runner = env.worker.session.executor._runner
+        held = asyncio.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "_lease", SimpleNamespace(monotonic=runner._lease.monotonic, valid_until=0.0))
+            patch.setattr(runner, "_permission", held.wait)
+            early = [await env.start(run) for _ in range(10)]
+            await env.advance(0.3)
+            assert len(env.worker.session.executor.at_work()) == 1, "calls were let in, and none has begun"
+        assert calls == []
+        await env.advance(30)
+        late = [await env.start(run) for _ in range(30)]
+        await env.advance(0.1)
+        held.set()
+        await finish(env, [*early, *late], 60)
+    assert len(calls) == 40
+    assert most_within(1) <= 10
+
+
+async def test_concurrency_that_a_stopped_process_had_is_not_used_when_others_may_have_it() -> None:
+    async with Environment() as env:
+        one = partner_limit("one", concurrency=1)
+        keeper: Any = one.bind(host_of(env))
+        while isinstance(ticket := keeper.enter(None), Refusal):
+            await env.settle()
+        assert not keeper.lapsed(ticket)
+        keeper._keeper.tick = lambda: False  # it stands still
+        await env.advance(16)
+        assert keeper.lapsed(ticket)
+        keeper.leave(ticket, NOT_BEGUN)
+        assert isinstance(keeper.enter(None), Refusal), "the store is asked"
 
 
 async def test_what_must_wait_long_leaves_memory_with_its_reason() -> None:

@@ -79,6 +79,11 @@ class Keeper(Protocol):
         """Called once for every `enter` that did not refuse."""
         ...
 
+    def lapsed(self, ticket: Any) -> bool:
+        """Asked just before the code begins, in any thread: whether the attempt was let in too long ago. It is then
+        to ask all gates again."""
+        ...
+
 
 class GateHost(Protocol):
     """What a gate has in its worker or client."""
@@ -144,6 +149,10 @@ class Gate:
 
     def leave(self, ticket: Any, outcome: Outcome) -> None:
         """An attempt that was let in has ended."""
+
+    def lapsed(self, ticket: Any) -> bool:
+        """Whether an attempt that was let in, and has not begun yet, must ask again."""
+        return False
 
     def error(self, refusal: Refusal) -> GateRefused:
         """The error of a call that does not wait."""
@@ -217,6 +226,11 @@ def enter_all(keepers: Sequence[tuple[Gate, Keeper]], call: GateCall) -> Passes 
             return gate, answer
         passes.append((keeper, answer))
     return passes
+
+
+def have_lapsed(passes: Passes) -> bool:
+    """Whether one of these gates is to be asked again."""
+    return any(keeper.lapsed(ticket) for keeper, ticket in passes)
 
 
 def refusal_error(gate: Gate, refusal: Refusal) -> Exception:

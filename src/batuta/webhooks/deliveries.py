@@ -16,6 +16,7 @@ from batuta.authoring.gates import (
     Outcome,
     Passes,
     enter_all,
+    have_lapsed,
     leave_all,
 )
 from batuta.authoring.jobs import job
@@ -120,6 +121,10 @@ class _EndpointKeeper:
         )
         found = self._of[endpoint] = [(gate, gate.bind(self._host)) for gate in gates]
         return found
+
+    def lapsed(self, ticket: Any) -> bool:
+        passes: Passes = ticket[1]
+        return have_lapsed(passes)
 
     def leave(self, ticket: Any, outcome: Outcome) -> None:
         delivery: Delivery

@@ -17,7 +17,7 @@ from batuta.authoring.activity.transactional import Transaction
 from batuta.authoring.client.messages import Draft, new_message
 from batuta.authoring.definitions import Activity, ExecutionMode
 from batuta.authoring.failures.conversion import to_failure
-from batuta.authoring.gates import Passes
+from batuta.authoring.gates import Passes, have_lapsed
 from batuta.authoring.middleware import AttemptFacts
 from batuta.authoring.workflow.context import moment_of
 from batuta.clock import SECOND
@@ -124,6 +124,10 @@ class CallingRun(Protocol):
     def take_turn(self, answer: TransactionalInput, data: bytes) -> None: ...
     def take_back(self, answer: TransactionalInput, turn: Turn, then: Callable[[], None]) -> None: ...
     def settle_transaction(self, turn: Turn, refusals: Sequence[Refusal]) -> None: ...
+
+
+class GatesLapsed(BaseException):
+    """Raised in place of an attempt's code, which took too long to begin: the gates that let it in are asked again."""
 
 
 class _Soon:
@@ -354,6 +358,11 @@ class Call(Struct, eq=False):
 
     def is_lost(self) -> bool:
         return self.over
+
+    def check_gates(self) -> None:
+        """Its code is about to begin. Raises GatesLapsed."""
+        if self.passes is not None and have_lapsed(self.passes):
+            raise GatesLapsed(f"activity {self.pending.name!r} could not begin soon after its gates had let it in")
 
     def gate_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.activity.codec.decode_args(self.pending.data)

@@ -26,6 +26,7 @@ from batuta.engine.activities.call import (
     STOPPED,
     Call,
     CallingRun,
+    GatesLapsed,
     fatal,
     last_beats,
 )
@@ -447,6 +448,9 @@ class Executor:
         if isinstance(error, CompleteLater):
             self.outside.begin(call)
             return
+        if isinstance(error, GatesLapsed):
+            self._begin_late(call, error)
+            return
         failpoint("activity.failed")
         if call.lost and isinstance(error, LostAttempt) and not call.pending.options.once:
             self._begin_anew(call, call.attempt)  # the lease was in doubt, and is renewed: nothing has failed
@@ -471,9 +475,18 @@ class Executor:
         self.finish(call)
         if call.over:
             self._forgotten(call)
-            return
-        failpoint("activity.failed")
-        self.conclude(call, _failure(error))
+        elif isinstance(error, GatesLapsed):
+            self._begin_late(call, error)
+        else:
+            failpoint("activity.failed")
+            self.conclude(call, _failure(error))
+
+    def _begin_late(self, call: Call, error: GatesLapsed) -> None:
+        """Its gates are asked again."""
+        if call.pending.options.once:  # its start is noted: if the run left memory, it would count as interrupted
+            call.run.record_attempt(call.row(ended_at=call.run.now(), error=json.encode(_failure(error)).decode()))
+            call.attempt += 1
+        self.begin_later(call, 0)
 
     def vacate(self, call: Call) -> None:
         """The code of an attempt has ended: free its slot."""

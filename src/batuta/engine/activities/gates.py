@@ -21,7 +21,7 @@ from batuta.authoring.gates import (
     refusal_error,
 )
 from batuta.clock import SECOND
-from batuta.engine.activities.call import Call, CallingRun, fatal
+from batuta.engine.activities.call import Call, CallingRun, GatesLapsed, fatal
 from batuta.engine.activities.processes import Raised
 from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.errors import GateFailed, LostAttempt, UnknownPartner
@@ -185,6 +185,8 @@ class Gates:
 
     def _outcome(self, call: Call, error: BaseException | None) -> Outcome:
         error = None if error is None else answerable(error)
+        if isinstance(error, GatesLapsed):
+            return NOT_BEGUN
         if call.lost or isinstance(error, asyncio.CancelledError | LostAttempt):
             return NOT_RUN
         if isinstance(error, Raised):

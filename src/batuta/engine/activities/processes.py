@@ -23,7 +23,7 @@ from msgspec import Raw, json
 from batuta.authoring.activity.attempt import CompleteLater
 from batuta.authoring.client.messages import Draft
 from batuta.authoring.failures.conversion import to_failure
-from batuta.engine.activities.call import Call
+from batuta.engine.activities.call import Call, GatesLapsed
 from batuta.engine.activities.heartbeats import Heartbeats
 from batuta.engine.activities.process_child import (
     ANSWERS,
@@ -163,6 +163,11 @@ class Processes:
             raise asyncio.CancelledError
         request = json.encode(_request(call, limit))
         child = self._take(call)
+        try:
+            call.check_gates()
+        except GatesLapsed:
+            self._give_back(call, child)
+            raise
         while child.was_idle and not child.asked(request):  # it died meanwhile, and nothing has begun
             child.reaped()
             child = self._take(call)

@@ -127,6 +127,8 @@ class Runner:
                 # `may_act`, asked where the effect begins: this process may have stood still until now.
                 if monotonic() >= lease.valid_until:
                     await self._permission()
+                if call.passes is not None:
+                    call.check_gates()
                 value = await (fn(*args, **kwargs) if kwargs else fn(*args))
             except KeyboardInterrupt:
                 raise

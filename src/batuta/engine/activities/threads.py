@@ -39,6 +39,7 @@ def in_thread(
         time.sleep(0.05)
     if call.over:  # it waited for a thread or in middleware, and its result is not wanted any more
         raise asyncio.CancelledError
+    call.check_gates()
     if context is None:
         context = contextvars.Context()
         context.run(current_activity.set, call)

@@ -258,6 +258,7 @@ class _Attempt:
                 self.task.uncancel()
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        self.call.check_gates()
         if self.call.activity.is_async:
             return cast(Awaitable[Any], self.call.activity.fn(*args, **kwargs))
         context = contextvars.Context() if self._executor.within is None else contextvars.copy_context()
@@ -403,6 +404,7 @@ class _Plain:
         failed: BaseException | None = None
         try:
             if not self.answer.cancelled():
+                self._call.check_gates()
                 value = self._call.activity.fn(*self._args, **self._kwargs)
         except StopIteration as error:  # no future takes it
             failed = RuntimeError(f"activity {self._call.pending.name!r} raised StopIteration")

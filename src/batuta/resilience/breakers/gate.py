@@ -111,6 +111,9 @@ class _BoundBreaker:
         elif ticket is not None:
             keeper.ended(ticket, self._gate.verdict(outcome, keeper.slow))
 
+    def lapsed(self, ticket: Any) -> bool:
+        return False
+
 
 def _report(notes: Sequence[int], turn: int, state: BreakerState, now: int) -> None:
     state.report(notes, turn, now)

@@ -105,8 +105,12 @@ class _BoundLimit:
         key, weight = self._fixed or self._gate.measure(call)
         return self._keeper.enter(key, weight, claims=self._gate.on_refusal == "wait")
 
+    def lapsed(self, ticket: Any) -> bool:
+        until: float = ticket[3]
+        return self._keeper.monotonic() >= until
+
     def leave(self, ticket: Any, outcome: Outcome) -> None:
-        pool, weight, lease = ticket
+        pool, weight, lease, _ = ticket
         self._keeper.leave(pool, weight, None if outcome.begun else lease)
         if outcome.error is not None:
             self._keeper.obey(pool, outcome.error, self._gate.longest_hold)
@@ -119,7 +123,7 @@ class _Permits(Struct, eq=False):
     topic: str
     free: int = 0
     expires: float = 0.0
-    """By the monotonic clock: what is free is lost then."""
+    """By the monotonic clock: what has not begun until then must not begin, and what is free is lost."""
     using: int = 0
     used: int = 0
     """Since the last answer of the store."""
@@ -163,7 +167,7 @@ class LimitKeeper:
 
     def __init__(self, name: str, settings: LimitSettings | None, partners: Partners) -> None:
         self.name, self._declared, self._partners, self._host = name, settings, partners, partners.host
-        self._monotonic = partners.host.monotonic
+        self.monotonic = partners.host.monotonic
         self._settings: LimitSettings | None = None
         self._known = False
         self._turn, self._freed = -1, 0
@@ -187,12 +191,12 @@ class LimitKeeper:
     def enter(self, key: str, weight: int, *, claims: bool = True) -> object:
         """`claims`: if it is refused, lighter calls do not pass it."""
         pool = self._pools.get(key)
-        now = self._monotonic()
+        now = self.monotonic()
         if pool is not None and pool.free >= weight and now < pool.expires and self._is_its_turn(pool, weight, now):
             pool.free -= weight
             pool.using += weight
             pool.used += weight
-            return pool, weight, pool.lease
+            return pool, weight, pool.lease, pool.expires
         if self._settings is None:
             self._partners.check(LIMIT, self.name)
             if self._known:
@@ -250,10 +254,9 @@ class LimitKeeper:
         shared = bool(settings.rates) or settings.bucket is not None
         # Leased concurrency serves the next call here, unless others wait for it.
         again = lease == pool.lease if shared else not pool.asking and pool.using < pool.share
-        if again and pool.turn >= self._turn and self._monotonic() >= pool.held_until:
+        if again and pool.turn >= self._turn and self.monotonic() >= pool.held_until:
             pool.free += weight
             pool.used = max(0, pool.used - weight) if lease is not None else pool.used
-            pool.expires = pool.expires if shared else inf
             if pool.free >= pool.owed:
                 self._host.wake(pool.topic, None if pool.owed else 1)
         if settings.concurrency is None:
@@ -267,7 +270,7 @@ class LimitKeeper:
 
     def _gives_at_once(self, pool: _Permits, *, again: bool) -> bool:
         """Whether concurrency that has come free goes to the store now: calls wait for it, here or elsewhere."""
-        now = self._monotonic()
+        now = self.monotonic()
         if again and now - pool.asked_at < SOON:  # later the store is to say whether others wait
             return False
         if pool.share < inf:
@@ -318,7 +321,7 @@ class LimitKeeper:
         self._partners.begin(work, lambda: None)
 
     async def _lease(self, pool: _Permits, weight: int, settings: LimitSettings) -> None:
-        sent = pool.asked_at = self._monotonic()
+        sent = pool.asked_at = self.monotonic()
         owed = pool.owed if sent < pool.owed_until else 0
         least = weight and max(weight, owed)
         waits = max(weight, self._host.waiting(pool.topic) * max(1, weight))
@@ -340,7 +343,7 @@ class LimitKeeper:
         if not (settings.rates or settings.bucket is not None):  # some ended meanwhile, and the store counts them here
             pool.free += int(max(0, min(wish.using - pool.using, pool.share - pool.using - pool.free)))
         self._distrust(pool, grant)
-        wait = max(0.001, pool.blocked_until - self._monotonic())
+        wait = max(0.001, pool.blocked_until - self.monotonic())
         self._host.wake(pool.topic, pool.free if (wait < SOON or pool.full) and not pool.owed else None)
         if want and wait < SOON and self._host.waiting(pool.topic):
             self._host.call_later(wait, lambda: self._again(pool, max(1, weight)))
@@ -352,7 +355,7 @@ class LimitKeeper:
         pool.turn = grant.turn
         if grant.turn < self._turn:
             pool.free, pool.blocked_until = 0, 0.0 if grant.settings is not None else pool.blocked_until
-        if pool.held_until > self._monotonic():
+        if pool.held_until > self.monotonic():
             pool.free, pool.why = 0, _PAUSE
             pool.blocked_until = max(pool.blocked_until, pool.held_until)
 
@@ -380,7 +383,7 @@ class LimitKeeper:
         seconds = pause_after(error, self._partners.now() / SECOND, longest)
         if seconds is None:
             return
-        pool.held_until = max(pool.held_until, self._monotonic() + seconds)
+        pool.held_until = max(pool.held_until, self.monotonic() + seconds)
         pool.blocked_until = max(pool.blocked_until, pool.held_until)
         pool.free, pool.why = 0, _PAUSE
         pool.telling += 1
@@ -407,7 +410,7 @@ class LimitKeeper:
         settings = self._settings
         if settings is None or settings.concurrency is None:
             return False
-        now, pools = self._monotonic(), self._pools.values()
+        now, pools = self.monotonic(), self._pools.values()
         for pool in list(pools):
             if pool.using and not pool.asking:
                 self._ask(pool, 0)

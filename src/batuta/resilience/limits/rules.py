@@ -115,7 +115,7 @@ class Grant(Struct):
     now: int
     units: int = 0
     valid_until: int = 0
-    """The units are to be used before; 0: no limit of time."""
+    """Calls of these units are to begin before; 0: no limit of time."""
     next_at: int = 0
     """When more may be allowed; 0 when all that was asked for was given."""
     pace: float = 0.0
@@ -211,6 +211,7 @@ class LimitCounts(Struct, kw_only=True):
             self.leases.pop(wish.holder, None)
             if wish.using + grant.units:
                 self.leases[wish.holder] = wish.using + grant.units, now + LEASE
+            grant.valid_until = min(grant.valid_until or now + LEASE, now + LEASE)
         if settings.bucket is not None and self.tokens is not None:
             self.tokens -= grant.units
             self._say_when_drawn(grant, settings.bucket, more, wish.units)
