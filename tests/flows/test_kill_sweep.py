@@ -22,7 +22,12 @@ DEADLINE = 170.0
 KILLED_AT = (1, 2, 4, 7) if os.environ.get("BATUTA_TEST_LONG") else (2, 6)
 """Webhooks that the receiver has when a worker dies. Each kill takes seconds, until another worker takes over."""
 SENT = ["notify ", "left ", "right ", "each a", "each b", "each c", "risky ", "rescue "]
-CONTEXT = {"told": 200, "error": {"message": "the flow says so", "type": "FlowFailed"}, "final": 10_000, "by": "ana"}
+CONTEXT = {
+    "told": 200,
+    "error": {"step": "bad", "message": "the flow says so", "type": "FlowFailed"},
+    "final": 10_000,
+    "by": "ana",
+}
 
 
 def steps(url: str) -> Doc:

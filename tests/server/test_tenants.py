@@ -24,7 +24,11 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def server(url: str) -> AsyncIterator[Server]:
     async with batuta.connect(url) as client:
-        made = Server(client, connect=lambda namespace: batuta.connect(url, namespace=namespace))
+        made = Server(
+            client,
+            connect=lambda namespace: batuta.connect(url, namespace=namespace),
+            costly_rate=batuta.Rate(100_000, 60),
+        )
         yield made
         await made.close()
 

@@ -11,7 +11,7 @@ from batuta.server.http.routing import Route, Scope
 
 MOST_WRONG = 10
 """Wrong keys from one address in a minute; ten times as many from all together."""
-COSTLY_RATE = Rate(300, 60.0)
+COSTLY_RATE = Rate(1_000, 60.0)
 """Costly requests with one key; ten times as many with all keys of a namespace."""
 _MINUTE = 60.0
 _EVERYBODY = ""
