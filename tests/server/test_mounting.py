@@ -1,10 +1,11 @@
 """The server inside an application of the user's own, and problems in the application's own routes."""
 
+import json
 import os
 import re
 import subprocess
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.request import urlopen
 
 import pytest
@@ -26,6 +27,7 @@ from batuta.errors import (
     UnknownRun,
 )
 from batuta.problems import problem_of
+from batuta.redaction import Redactor
 from batuta.server import Action, Gauge, Gauges, Page, Principal, Scope, Table, dashboard
 from tests.server.web import Web
 
@@ -198,3 +200,50 @@ def test_an_open_stream_does_not_keep_the_application_from_ending(sqlite_url: st
             process.wait(60)
         finally:
             process.kill()
+
+
+class Person(Struct):
+    name: str
+    at: list[dict[str, str]]
+
+
+@batuta.activity
+async def greet(person: dict[str, str]) -> dict[str, str]:
+    return person
+
+
+@batuta.workflow
+async def welcome(person: dict[str, str]) -> dict[str, str]:
+    return await greet(person)
+
+
+HIDES_NAMES = Redactor(fields=["name"])
+
+
+async def test_a_redactor_of_names_hides_those_of_people_alone(client: batuta.Batuta, monkeypatch) -> None:
+    monkeypatch.setenv("BATUTA_REDACT", "tests.server.test_mounting:HIDES_NAMES")
+
+    async def read(_: batuta.Batuta) -> list[Any]:
+        ann = Person(name="Ann", at=[{"name": "Bob"}])
+        gauges = [Gauge(name="Float", value=20, most=100), Gauge(name="ann@example.com", value=1, most=2)]
+        return [Gauges(title="Money", gauges=gauges), Table(title="People", columns=["Who"], rows=[[ann]])]
+
+    async def act(found: batuta.Batuta, given: Refund) -> str:
+        return ""
+
+    app, actions = Starlette(), [Action(title="Refund an order", form=Refund, act=act)]
+    app.mount("/", dashboard(client, authenticate=who, pages=[Page("Money", "/money", read, actions=actions)]))
+    web = Web(app).with_headers(x_user="ann")
+    shown = (await web.get("/api/v1/pages/money")).json
+    assert [one["name"] for one in shown["gauges"][0]["gauges"]] == ["Float", "[email]"]
+    assert shown["tables"][0]["rows"] == [[{"name": "[name]", "at": [{"name": "[name]"}]}]]
+    [button] = shown["actions"]
+    assert (button["name"], [one["name"] for one in button["form"]]) == ("refund-an-order", ["order", "cents"])
+    async with client.worker(workflows=[welcome], activities=[greet]):
+        handle = await client.start(welcome, {"name": "Ann"})
+        await handle.result()
+    timeline = (await web.get(f"/api/v1/runs/{handle.id}/timeline")).json
+    assert {"greet", "welcome"} & {one["name"] for one in timeline["steps"]} == {"greet", "welcome"}
+    journal = (await web.get(f"/api/v1/runs/{handle.id}/journal")).json
+    assert [one["kind"] for one in journal["entries"]] == ["started", "activity_done"]
+    assert "Ann" not in json.dumps([timeline, journal])

@@ -294,11 +294,28 @@ def _reply(route: Route, answer: Any, redactor: Redactor | None) -> _Reply:
         return _Reply(204, headers, b"")
     data = _encode(answer)
     if redactor is not None:
-        data = _encode(redactor.value(msgspec.json.decode(data)))
+        shown = redactor.value(msgspec.json.decode(data))
+        _show_names(answer, shown, redactor)
+        data = _encode(shown)
     if route.method == "GET" and status == 200:
         headers["ETag"] = f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'
         headers["Cache-Control"] = "no-cache, private"
     return _Reply(status, headers, data)
+
+
+def _show_names(answer: Any, shown: Any, redactor: Redactor) -> None:
+    """Redaction may hide the `name` of persons. That of a struct of this API is the name of a step, a gauge, an
+    action."""
+    if isinstance(shown, dict) and type(answer).__module__.startswith("batuta."):
+        for key in shown.keys() & set(getattr(answer, "__struct_fields__", ())):
+            one = getattr(answer, key)
+            if key == "name" and isinstance(one, str):
+                shown[key] = redactor.text(one)
+            else:
+                _show_names(one, shown[key], redactor)
+    elif isinstance(answer, list | tuple) and isinstance(shown, list):
+        for one, seen in zip(answer, shown, strict=True):
+            _show_names(one, seen, redactor)
 
 
 def _sent(reply: _Reply, asked: Headers) -> Response:
