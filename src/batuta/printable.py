@@ -56,6 +56,11 @@ def one_line(text: str) -> str:
     return text if _is_plain(text) else _control_or_newline.sub(_escaped, text)
 
 
+def number_of(count: int, one: str, many: str = "") -> str:
+    """`1 file`, `2,000 files`. `many`: what stands after other numbers than one; without it, `one` with an s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def paragraph(text: str) -> str:
     """The same for a line that is printed. What follows a newline in it is indented, so that it looks like no other."""
     return printable(text).rstrip("\n").replace("\n", "\n  ")

@@ -46,7 +46,7 @@ async def complete(url: str, *ids: str) -> None:
 def test_clean_code_exits_0(cli: Cli, flow: Path) -> None:
     for target in ("flow_to_check", "flow_to_check:app", "flow_to_check.py", str(flow), str(flow.parent)):
         result = cli("check", target)
-        assert (result.exit_code, result.stdout) == (0, "1 workflows in 1 files: 0 errors, 0 warnings\n")
+        assert (result.exit_code, result.stdout) == (0, "1 workflow in 1 file: 0 errors, 0 warnings\n")
 
 
 def test_a_fault_exits_1_with_its_place_and_a_fix(cli: Cli, flow: Path) -> None:

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { compact, duration, millis, parseDuration, percent, relative } from "../src/lib/time";
+import { compact, duration, millis, numberOf, parseDuration, percent, relative } from "../src/lib/time";
 
 describe("duration", () => {
   it.each([
@@ -45,4 +45,12 @@ it("reads durations and times, and nothing else", () => {
   expect(millis("2026-11-18T09:00:00.5Z")).toBe(Date.UTC(2026, 10, 18, 9, 0, 0, 500));
   expect(millis("")).toBeNull();
   expect(millis("never")).toBeNull();
+});
+
+describe("numberOf", () => {
+  it.each([
+    [numberOf(0, "run"), "0 runs"],
+    [numberOf(1, "run"), "1 run"],
+    [numberOf(2_000, "run is", "runs are"), "2,000 runs are"],
+  ])("says %s", (said, wanted) => expect(said).toBe(wanted));
 });

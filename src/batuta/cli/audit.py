@@ -14,6 +14,7 @@ from batuta.cli.common.redaction import revealing, say
 from batuta.cli.common.run_lookup import id_of
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.journal.audit import Verb
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.authoring.client.bulk_operations import AuditPage
@@ -64,9 +65,10 @@ def verify(common: CommonOptions, expect: str | None) -> None:
 
     def human(_: Any) -> None:
         if report.problem:
-            say(f"the audit log is broken: {report.problem} ({report.rows} rows before it are sound)")
+            before = number_of(report.rows, "row before it is", "rows before it are")
+            say(f"the audit log is broken: {report.problem} ({before} sound)")
         else:
-            say(f"{report.rows} rows, all unchanged: {report.head}")
+            say(f"{number_of(report.rows, 'row')}, all unchanged: {report.head}")
             if report.keyed < report.rows:
                 without = f"{report.rows - report.keyed} of them have no key"
                 say(

@@ -16,6 +16,7 @@ from batuta.cli.common.target import console, json_option, print_json
 from batuta.cli.verify import show_report
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.errors import InvalidInput
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.stores.sqlite import SqliteStore
@@ -107,7 +108,7 @@ async def _opened(draft: Path, namespace: str, stack: AsyncExitStack, clock: Clo
 
 
 def _show(document: dict[str, Any], reports: dict[str, Report]) -> None:
-    say(f"copied {document['runs']} runs ({document['bytes']:,} bytes) to {document['file']}")
+    say(f"copied {number_of(document['runs'], 'run')} ({document['bytes']:,} bytes) to {document['file']}")
     for name, report in reports.items():
         if not report.holds:
             say(f"namespace {name}:")

@@ -15,6 +15,7 @@ from batuta.cli.common.lazy import FAILED, OK
 from batuta.cli.common.target import CommonOptions, json_option
 from batuta.cli.replay import show_differences
 from batuta.errors import InvalidInput
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.check import Check, Finding
@@ -153,4 +154,5 @@ def _show(
         show_differences(console, replayed, bad)
     warnings = sum(one.rule.warning for one in found)
     errors = len(found) - warnings
-    console.print(f"{len(checked.workflows)} workflows in {checked.files} files: {errors} errors, {warnings} warnings")
+    workflows, files = number_of(len(checked.workflows), "workflow"), number_of(checked.files, "file")
+    console.print(f"{workflows} in {files}: {number_of(errors, 'error')}, {number_of(warnings, 'warning')}")

@@ -26,6 +26,7 @@ from batuta.errors import (
 from batuta.journal.dead_letters import LetterState
 from batuta.journal.records import LetterReason, RunKind
 from batuta.journal.tracebacks import traceback_of
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.authoring.client.dead_letters import Reprocessed
@@ -237,14 +238,16 @@ async def _confirmed(
     count = await client.dead_letters.count(**where)
     if not count:
         raise NothingMatches(f"no open dead letter matches: nothing to {verb}")
-    if not (dry_run or yes or confirmed(f"{verb} {count:,} dead letters?", common)):
-        raise NotConfirmed(f"{count:,} dead letters match: add --yes to {verb} them, or --dry-run to count")
+    letters = number_of(count, "dead letter")
+    if not (dry_run or yes or confirmed(f"{verb} {letters}?", common)):
+        matching = number_of(count, "dead letter matches", "dead letters match")
+        raise NotConfirmed(f"{matching}: add --yes to {verb} {'it' if count == 1 else 'them'}, or --dry-run to count")
     if not dry_run and "before" not in where:
         newest = (await client.dead_letters.list(limit=1, **where)).letters
         if newest:
             where["before"] = newest[0].at + timedelta(milliseconds=1)
             say(
-                f"{count:,} dead letters; if this is interrupted, go on with --until {where['before'].isoformat()}",
+                f"{letters}; if this is interrupted, go on with --until {where['before'].isoformat()}",
                 err=True,
             )
     return where, everything

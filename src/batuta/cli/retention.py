@@ -14,6 +14,7 @@ from batuta.cli.common.selection import confirmed
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.durations import human_duration
 from batuta.errors import NotConfirmed
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.client import Batuta
@@ -89,8 +90,10 @@ def prune(common: CommonOptions, dry_run: bool, reason: str, yes: bool) -> None:
     It counts them first, and asks. It works in short steps, beside live workers, and you can stop it at any time.
     """
     count = common.because(reason).ask(lambda client: _prune(client, common, dry_run, yes))
-    word = "would be deleted" if dry_run else "were deleted"
-    common.answer({"runs": count, "dry_run": dry_run}, lambda console: console.print(f"{count:,} runs {word}"))
+    said = f"{number_of(count, 'run')} would be deleted"
+    if not dry_run:
+        said = number_of(count, "run was deleted", "runs were deleted")
+    common.answer({"runs": count, "dry_run": dry_run}, lambda console: console.print(said))
 
 
 async def _prune(client: Batuta, common: CommonOptions, dry_run: bool, yes: bool) -> int:
@@ -99,8 +102,11 @@ async def _prune(client: Batuta, common: CommonOptions, dry_run: bool, yes: bool
     count = await client.retention.prune(dry_run=True)
     if not count:
         return 0
-    if not confirmed(f"delete {count:,} runs?", common):
-        raise NotConfirmed(f"{count:,} runs would be deleted: add --yes to delete them, or --dry-run to count")
+    runs = number_of(count, "run")
+    if not confirmed(f"delete {runs}?", common):
+        raise NotConfirmed(
+            f"{runs} would be deleted: add --yes to delete {'it' if count == 1 else 'them'}, or --dry-run to count"
+        )
     return await client.retention.prune(dry_run=False)
 
 

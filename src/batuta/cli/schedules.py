@@ -12,6 +12,7 @@ from batuta.cli.common.options import LIMIT, REASON, duration_option
 from batuta.cli.common.redaction import revealing, say
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidSchedule
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.authoring.client.calendar import When
@@ -215,7 +216,7 @@ def backfill(common: CommonOptions, id: str, since: str, until: str, reason: str
     def human(_: Any) -> None:
         for run in begun:
             say(run)
-        say(f"{len(begun)} runs were begun", err=True)
+        say(number_of(len(begun), "run was begun", "runs were begun"), err=True)
 
     common.answer({"id": id, "begun": begun}, human)
 

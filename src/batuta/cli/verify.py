@@ -14,6 +14,7 @@ from batuta.cli.common.lazy import FAILED, OK
 from batuta.cli.common.options import app_option
 from batuta.cli.common.redaction import revealing
 from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.verify import Report
@@ -79,7 +80,8 @@ def show_report(console: Any, report: Report) -> None:
     if total > _SHOWN:
         console.print(f"... and {total - _SHOWN} more; --json lists a thousand")
     if report.sealed:
-        console.print(f"{report.sealed} runs were not read: their keys or codecs are missing here (BATUTA_KEYS)")
+        unread = number_of(report.sealed, "run was", "runs were")
+        console.print(f"{unread} not read: keys or codecs are missing here (BATUTA_KEYS)")
     for run in report.stranded[:_SHOWN]:
         console.print(f"no worker takes run {run.id} ({run.run_id}): {run.why}")
     if len(report.stranded) > _SHOWN:

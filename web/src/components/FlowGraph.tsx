@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import type { FlowStep } from "../api/flows";
 import { graphOf, isTaken, type Taken } from "../lib/flow";
 import { stepLook } from "../lib/flowStates";
+import { numberOf } from "../lib/time";
 import { StateShape } from "./Icon";
 
 const [WIDE, HIGH, GAP, INDENT] = [190, 40, 26, 34];
@@ -17,7 +18,7 @@ export function FlowGraph({ steps, taken }: { steps: readonly FlowStep[]; taken?
   const x = (depth: number): number => depth * INDENT + 4;
   const y = (row: number): number => row * (HIGH + GAP) + 4;
   return (
-    <svg class="flow-graph" viewBox={`0 0 ${width} ${height}`} style={{ maxWidth: `${width}px` }} role="img" aria-label={`Graph of ${nodes.length} steps`}>
+    <svg class="flow-graph" viewBox={`0 0 ${width} ${height}`} style={{ maxWidth: `${width}px` }} role="img" aria-label={`Graph of ${numberOf(nodes.length, "step")}`}>
       {edges.map((edge) => {
         const [from, to] = [place.get(edge.from), place.get(edge.to)];
         if (!from || !to) return null;

@@ -1,6 +1,7 @@
 import type { JSX } from "preact";
 import { memo } from "preact/compat";
 import type { Run } from "../api/types";
+import { numberOf } from "../lib/time";
 import { Link, runPath } from "../state/router";
 import { StateChip } from "./StateChip";
 import { Ago, Took } from "./Time";
@@ -30,7 +31,7 @@ function Row({ run, isOn, isSelected, onSelect }: Props): JSX.Element {
           {run.id}
         </Link>
         {run.deaths > 0 && (
-          <span class="tries" title={`${run.deaths} workers died while they ran it`}>
+          <span class="tries" title={`${numberOf(run.deaths, "worker")} died running it`}>
             {run.deaths} died
           </span>
         )}

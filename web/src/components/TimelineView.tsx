@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Step, Timeline } from "../api/types";
 import { brief } from "../lib/json";
 import { segmentLabel, stepLook } from "../lib/states";
-import { duration, exact, grouped, millis } from "../lib/time";
+import { duration, exact, millis, numberOf } from "../lib/time";
 import { type Bar, bars, compressed, failedAttempts, idleSpans, isMostlyIdle, isPoint, linear, type Scale, stepName, ticks, zoomed } from "../lib/timeline";
 import { useListKeys } from "../state/keys";
 import { Chip, StateChip } from "./StateChip";
@@ -49,7 +49,7 @@ export function TimelineView({ timeline, now, chosen, onChoose }: Props): JSX.El
       {(timeline.steps.length > 12 || couldCompress || zoom || hasTrouble) && (
         <div class="timeline-tools">
           {timeline.steps.length > 12 && (
-            <input class="input" type="search" placeholder={`Find among ${grouped(timeline.steps.length)} steps`} aria-label="Find a step" value={find} onInput={(event) => setFind(event.currentTarget.value)} />
+            <input class="input" type="search" placeholder={`Find among ${numberOf(timeline.steps.length, "step")}`} aria-label="Find a step" value={find} onInput={(event) => setFind(event.currentTarget.value)} />
           )}
           {hasTrouble && (
             <label class="check small">
@@ -156,7 +156,7 @@ function StepRow({ step, scale, now, isOn, onChoose }: { step: Step; scale: Scal
         <span class="faint mono">{step.seq || "·"}</span>
         <span class="strong clip">{name}</span>
         {step.tries > 1 && (
-          <span class="tries" title={`${step.tries} attempts`}>
+          <span class="tries" title={numberOf(step.tries, "attempt")}>
             ×{step.tries}
           </span>
         )}

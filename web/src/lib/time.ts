@@ -33,6 +33,11 @@ export function grouped(value: number): string {
   return Math.round(value).toLocaleString("en-US");
 }
 
+/** `1 run`, `2,000 runs`. `many`: what stands after other numbers than one; without it, `one` with an s. */
+export function numberOf(count: number, one: string, many = `${one}s`): string {
+  return `${grouped(count)} ${count === 1 ? one : many}`;
+}
+
 /** A number that must fit a badge: 1,284 but 12.3k and 1.2M. */
 export function compact(value: number): string {
   if (value < 10_000) return grouped(value);

@@ -6,7 +6,7 @@ import { Empty, Loading, Trouble } from "../components/Empty";
 import { JsonValue } from "../components/JsonValue";
 import { Ago } from "../components/Time";
 import { changes } from "../lib/json";
-import { grouped } from "../lib/time";
+import { numberOf } from "../lib/time";
 import { useListKeys } from "../state/keys";
 import { useResource } from "../state/live";
 import { Link, runPath, setQuery, usePlace } from "../state/router";
@@ -56,7 +56,7 @@ export default function Audit(): JSX.Element {
       </div>
       {verdict && (
         <div class={`notice ${verdict.problem ? "fail" : "done"}`} role="status">
-          {verdict.problem || `All ${grouped(verdict.rows)} rows are as they were written. Head ${verdict.head}`}
+          {verdict.problem || `${numberOf(verdict.rows, "row is as it was", "rows are as they were")} written. Head ${verdict.head}`}
         </div>
       )}
       <div class="filter-fields">

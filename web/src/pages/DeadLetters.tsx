@@ -8,7 +8,7 @@ import { Icon } from "../components/Icon";
 import { OperationDialog } from "../components/OperationDialog";
 import { Chip } from "../components/StateChip";
 import { Ago } from "../components/Time";
-import { grouped } from "../lib/time";
+import { grouped, numberOf } from "../lib/time";
 import { useListKeys } from "../state/keys";
 import { useResource } from "../state/live";
 import { Link, runPath, setQuery, usePlace } from "../state/router";
@@ -182,7 +182,7 @@ function Group(props: {
             </span>
             <span class="dim clip mono small">{example.message}</span>
             <span class="faint small">
-              last <Ago at={group.last_at} />, first <Ago at={group.first_at} /> · queue {example.queue} · {example.attempts === 1 ? "1 attempt" : `${grouped(example.attempts)} attempts`}
+              last <Ago at={group.last_at} />, first <Ago at={group.first_at} /> · queue {example.queue} · {numberOf(example.attempts, "attempt")}
             </span>
           </span>
         </button>

@@ -7,7 +7,7 @@ import { Empty, Loading, Trouble } from "../components/Empty";
 import { Icon } from "../components/Icon";
 import { StateChip } from "../components/StateChip";
 import { CLOSED_STATES, runLook } from "../lib/states";
-import { duration, grouped, parseDuration } from "../lib/time";
+import { duration, grouped, numberOf, parseDuration } from "../lib/time";
 import { useResource } from "../state/live";
 import { may, session } from "../state/session";
 import { useStore } from "../state/store";
@@ -114,11 +114,11 @@ export default function Retention(): JSX.Element {
           disabled={due === 0}
           act={async (reason) => {
             const done = await prune({ reason });
-            say(`Deleted ${grouped(done.runs)} runs.`);
+            say(`Deleted ${numberOf(done.runs, "run")}.`);
           }}
           onClose={() => setDue(null)}
         >
-          <p>{due === 0 ? "No run is older than the rules allow." : `${grouped(due)} runs are older than the rules allow. They are deleted with their journals, for good.`}</p>
+          <p>{due === 0 ? "No run is older than the rules allow." : `${numberOf(due, "run is", "runs are")} older than the rules allow, and deleted with the journal, for good.`}</p>
         </ActDialog>
       )}
     </>

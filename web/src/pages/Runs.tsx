@@ -10,7 +10,7 @@ import { RUN_ROW, RunRow } from "../components/RunRow";
 import { StartDialog } from "../components/StartDialog";
 import { VirtualList } from "../components/VirtualList";
 import { fromQuery, inWords, isUnfiltered, NO_FILTERS, type RunFilters, toQuery } from "../lib/filters";
-import { grouped } from "../lib/time";
+import { grouped, numberOf } from "../lib/time";
 import { type RunPages, mergePage, newest, rowsOf } from "../lib/pages";
 import { useKeys, useListKeys } from "../state/keys";
 import { useChanges } from "../state/live";
@@ -130,7 +130,7 @@ export default function Runs(): JSX.Element {
             );
           }}
         />
-        {rows.length > 0 && <div class="list-foot">{list.hasMore ? "Loading more…" : `That is all: ${grouped(rows.length)} runs.`}</div>}
+        {rows.length > 0 && <div class="list-foot">{list.hasMore ? "Loading more…" : `That is all: ${numberOf(rows.length, "run")}.`}</div>}
       </section>
       {(selected.size > 0 || allMatching) && canAct && (
         <BulkBar

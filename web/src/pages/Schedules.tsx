@@ -10,7 +10,7 @@ import { Menu } from "../components/Menu";
 import { JsonField } from "../components/SchemaForm";
 import { Chip } from "../components/StateChip";
 import { Ago } from "../components/Time";
-import { exact, millis, relative } from "../lib/time";
+import { exact, millis, numberOf, relative } from "../lib/time";
 import { useNow } from "../state/clock";
 import { useListKeys } from "../state/keys";
 import { useResource } from "../state/live";
@@ -192,7 +192,7 @@ function ScheduleDialog({ schedule, verb, onClose, onDone }: { schedule: Schedul
     } else if (verb === "backfill") {
       const done = await actOnSchedule(schedule.id, "backfill", { since, ...(until ? { until } : {}), ...because });
       const begun = Array.isArray(done["begun"]) ? done["begun"].length : 0;
-      say(`Began ${begun} runs of ${schedule.id}.`);
+      say(`Began ${numberOf(begun, "run")} of ${schedule.id}.`);
     } else {
       const done = await actOnSchedule(schedule.id, verb, verb === "trigger" ? {} : because);
       const run = typeof done["run_id"] === "string" ? done["run_id"] : null;

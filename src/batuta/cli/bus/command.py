@@ -10,6 +10,7 @@ from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, duration_option
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.journal.bus.messages import SubscriptionStatus
@@ -147,7 +148,9 @@ def delete(common: CommonOptions, name: str, reason: str) -> None:
 def prune(common: CommonOptions, keep: float) -> None:
     """Delete messages that were delivered and are older than --keep. Workers do it by themselves."""
     deleted = common.ask(lambda client: client.bus.prune(keep))
-    common.answer({"messages": deleted}, lambda _: say(f"{deleted:,} messages were deleted"))
+    common.answer(
+        {"messages": deleted}, lambda _: say(number_of(deleted, "message was deleted", "messages were deleted"))
+    )
 
 
 def _say_when_none(found: list[SubscriptionStatus]) -> None:

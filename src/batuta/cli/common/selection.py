@@ -16,6 +16,7 @@ from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions
 from batuta.errors import InvalidInput, MatchesEverything, NotConfirmed, NothingMatches
 from batuta.journal.records import RunKind
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.authoring.client.bulk_operations import Counts, Selection
@@ -53,7 +54,7 @@ def apply(
     counts = asyncio.run(_apply(common, verb, yes, everything, given_filters(which), do))
     document = {"verb": verb, "matched": counts.matched, "done": counts.done, "refused": counts.refused}
     refused = "".join(f"; {count} refused ({error})" for error, count in sorted(counts.refused.items()))
-    common.answer(document, lambda _: say(f"{verb}: {counts.done} of {counts.matched} runs{refused}"))
+    common.answer(document, lambda _: say(f"{verb}: {counts.done} of {number_of(counts.matched, 'run')}{refused}"))
 
 
 async def _apply(
@@ -69,8 +70,9 @@ async def _apply(
         count = await selection.count(verb)
         if not count:
             raise NothingMatches(f"no matching run can be used with {verb}: check with `batuta runs list`")
-        if not yes and not confirmed(f"{verb} {count} runs?", common):
-            raise NotConfirmed(f"{count} runs match: add --yes to {verb} them")
+        if not yes and not confirmed(f"{verb} {number_of(count, 'run')}?", common):
+            matching = number_of(count, "run matches", "runs match")
+            raise NotConfirmed(f"{matching}: add --yes to {verb} {'it' if count == 1 else 'them'}")
         return await do(selection)
 
 

@@ -14,6 +14,7 @@ from batuta.cli.common.options import REASON
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, json_option, print_json, with_common_options
 from batuta.errors import InvalidInput, UnknownFlow
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.client import Batuta
@@ -55,7 +56,7 @@ def validate(places: tuple[str, ...], as_json: bool) -> None:
     found = {str(file): read_flow(file)[1] for file in flow_files(places)}
     lines = [f"{file}: {fault}" for file, faults in found.items() for fault in faults]
     bad = sum(1 for faults in found.values() if faults)
-    lines.append(f"{len(found)} files, {bad} with faults")
+    lines.append(f"{number_of(len(found), 'file')}, {bad} with faults")
     _end({"files": found}, as_json, lines, bad > 0)
 
 
@@ -77,7 +78,7 @@ def test(places: tuple[str, ...], as_json: bool) -> None:
         for name, told in found.items()
     ]
     bad = sum(1 for told in found.values() if told)
-    lines.append(f"{len(found)} tests, {bad} failed")
+    lines.append(f"{number_of(len(found), 'test')}, {bad} failed")
     _end({"tests": found}, as_json, lines, bad > 0)
 
 

@@ -16,6 +16,7 @@ from batuta.authoring.history.steps import Segment, SegmentKind, Step, StepKind,
 from batuta.authoring.history.timeline import Timeline
 from batuta.cli.common.redaction import shown_json
 from batuta.cli.output.tables import error_text, failure_text, short, state_text, table, tracebacks, when
+from batuta.printable import number_of
 
 _LOOKS = {
     SegmentKind.RUNNING: ("█", "#", "green"),
@@ -157,8 +158,12 @@ def diff_view(found: Diff, *, everything: bool = False) -> RenderableType:
         times = (when(side.created_at), _between(side.created_at, side.closed_at))
         head.add_row(name, f"{side.id} ({side.run_id})", state_text(side.state), *times)
     if found.is_same:
-        return Group(head, Text(f"\nno difference in {found.same} steps", "green"))
-    same = f"the first {found.same} steps are the same, then:" if found.same else "they differ from the first step on:"
+        return Group(head, Text(f"\nno difference in {number_of(found.same, 'step')}", "green"))
+    same = (
+        f"the first {number_of(found.same, 'step is', 'steps are')} the same, then:"
+        if found.same
+        else "they differ from the first step on:"
+    )
     made = table("step", "differs in", "left", "right", "tries", "took")
     pairs = found.steps[found.same :]
     most = len(pairs) if everything else _MOST

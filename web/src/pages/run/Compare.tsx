@@ -8,7 +8,7 @@ import { StateChip } from "../../components/StateChip";
 import { Took } from "../../components/Time";
 import { failureKind } from "../../lib/failures";
 import { brief } from "../../lib/json";
-import { grouped } from "../../lib/time";
+import { grouped, numberOf } from "../../lib/time";
 import { stepName } from "../../lib/timeline";
 import { useResource } from "../../state/live";
 import { Link, runPath } from "../../state/router";
@@ -70,7 +70,7 @@ function Result({ run, other }: { run: RunDetail; other: string }): JSX.Element 
             </span>
           ))}
         </div>
-        <span class="faint small">{isSame ? `no difference in ${grouped(steps.length)} steps` : same ? `the first ${grouped(same)} steps are the same` : "they differ from the first step on"}</span>
+        <span class="faint small">{isSame ? `no difference in ${numberOf(steps.length, "step")}` : same ? `the first ${numberOf(same, "step is", "steps are")} the same` : "they differ from the first step on"}</span>
       </header>
       {isSame ? (
         <Empty icon="runs" title="They did the same">
