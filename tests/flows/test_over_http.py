@@ -498,6 +498,8 @@ async def test_a_person_decides_the_item_that_was_asked_about(api: Orkestr, coun
     # From the page of its run as from that of all approvals: a long list is done by other runs.
     await api.post(f"/api/runs/{run_id if count > 3 else asked['run_id']}/decide", decision)
     run = await api.until(run_id, lambda run: any(step["step_key"] == "no" for step in run["steps"]))
+    shown = [(step["input"]["title"], step["index"]) for step in run["steps"] if step["step_key"] == "ask"]
+    assert all(title == f"{index}?" for title, index in shown)
     given = {step["input"]["title"]: step["output"] for step in run["steps"] if step["step_key"] == "ask"}
     assert given["1?"]["approved"] is False
     assert given["0?"] is given["2?"] is None

@@ -126,6 +126,8 @@ class StepRun(Struct, kw_only=True):
     run_id: str
     step_key: str
     step_type: str
+    index: int | None = None
+    """Of its item of a list, from 0."""
     status: StepStatus
     input: Any = None
     output: Any = None

@@ -353,6 +353,7 @@ class _Reader:
             run_id=self._run.id,
             step_key=mark.step,
             step_type=mark.type,
+            index=mark.index,
             status=StepStatus.PENDING,
             input=given if mark.input is UNSET else mark.input,
             created_at=at,

@@ -47,7 +47,9 @@ def test_a_flow_is_built_mended_rehearsed_published_followed_and_approved(
     page.get_by_role("link", name="New flow").click()
     text = page.get_by_label("Document of the flow")
     publish = page.get_by_role("button", name="Publish")
-    expect(publish).to_be_disabled()  # it is empty
+    expect(page.get_by_role("status").filter(has_text="sound")).to_be_visible()  # it begins with an example
+    expect(page.locator(".flow-node")).to_have_count(3)
+    expect(publish).to_be_enabled()
 
     # an error stands at its line
     broken = json.loads(json.dumps(REMINDER))
@@ -106,6 +108,45 @@ def test_a_flow_is_built_mended_rehearsed_published_followed_and_approved(
     expect(page.locator(".flow-log")).to_contain_text("Run completed successfully")
     expect(page.locator(".flow-edge")).to_have_count(6)
     expect(page.locator(".flow-edge.taken")).to_have_count(4)  # not those past the steps, to the end
+
+
+def test_unsaved_text_is_left_on_purpose_alone(flow_site: Site, open_page: OpenPage, expect: Any) -> None:
+    page = open_page(flow_site, "/flows")
+    page.get_by_role("link", name="New flow").click()
+    text = page.get_by_label("Document of the flow")
+    answers: list[bool] = [False, False, True]
+    asked: list[str] = []
+
+    def answer(dialog: Any) -> None:
+        asked.append(dialog.message)
+        (dialog.accept if answers.pop(0) else dialog.dismiss)()
+
+    page.on("dialog", answer)
+    page.get_by_role("link", name="Events").first.click()  # nothing is changed yet
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
+    assert asked == []
+    page.go_back()
+    text.fill('{"name": "x"}')
+    page.get_by_role("link", name="Events").first.click()
+    page.go_back()
+    expect(page).to_have_url(flow_site.address + "/flows/new")
+    expect(text).to_have_value('{"name": "x"}')
+    page.get_by_role("link", name="Events").first.click()
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
+    assert len(asked) == 3
+    assert "without saving" in asked[0]
+
+
+def test_a_new_flow_whose_publication_fails_is_one_draft(flow_site: Site, open_page: OpenPage, expect: Any) -> None:
+    page = open_page(flow_site, "/flows/new", quiet=(409,))
+    page.get_by_label("Document of the flow").fill(json.dumps(REMINDER | {"name": "fragile"}, indent=2))
+    problem = {"title": "Conflict", "status": 409, "code": "flow_conflict", "detail": "not now", "trace_id": ""}
+    page.route("**/publish", lambda route: route.fulfill(status=409, json=problem), times=1)
+    page.get_by_role("button", name="Publish").click()
+    expect(page.get_by_role("heading", name="fragile v1")).to_be_visible()
+    page.get_by_role("button", name="Publish").click()
+    expect(page.get_by_role("button", name="Deactivate")).to_be_visible()
+    expect(page.get_by_role("heading", name="fragile v1")).to_be_visible()
 
 
 def test_the_editor_proposes_what_may_stand_at_the_cursor(flow_site: Site, open_page: OpenPage, expect: Any) -> None:

@@ -76,6 +76,8 @@ export interface StepRun {
   id: string;
   step_key: string;
   step_type: string;
+  /** Of its item of a list. */
+  index: number | null;
   status: string;
   input: Json;
   output: Json;

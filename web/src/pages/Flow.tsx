@@ -9,14 +9,15 @@ import { Chip } from "../components/StateChip";
 import { complete, type Completion, type JsonSchema, type Proposal } from "../lib/complete";
 import { lineOf, linesOf, pathOf, TEMPLATES, withStep } from "../lib/flow";
 import { flowLook } from "../lib/flowStates";
+import { numberOf } from "../lib/time";
 import { useResource } from "../state/live";
-import { Link, navigate } from "../state/router";
+import { askBeforeLeaving, Link, navigate } from "../state/router";
 import { may, session } from "../state/session";
 import { useStore } from "../state/store";
 import { say, sayError } from "../state/toasts";
 import { VersionLink } from "./Flows";
 
-const EMPTY = { name: "", trigger_type: "", steps: [] };
+const FIRST = { name: "new flow", trigger_type: "invoice_overdue", steps: [TEMPLATES.condition, TEMPLATES.action, TEMPLATES.end] };
 /** What takes a field from a draft that its text has no longer. */
 const GONE = { description: null, trigger_type: "", trigger: null };
 const PAUSE = 350;
@@ -46,7 +47,7 @@ export default function Flow({ id }: { id: string }): JSX.Element {
 }
 
 function documentOf(workflow: Workflow | null): string {
-  if (!workflow) return JSON.stringify(EMPTY, null, 2);
+  if (!workflow) return JSON.stringify(FIRST, null, 2);
   const { name, description, trigger_type, trigger, steps } = workflow;
   return JSON.stringify({ name, ...(description ? { description } : {}), trigger_type, ...(trigger ? { trigger } : {}), steps }, null, 2);
 }
@@ -55,6 +56,10 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
   const canAct = may("operator", useStore(session));
   const isFixed = workflow?.published_at !== null && workflow !== null;
   const [text, setText] = useState(() => documentOf(workflow));
+  const kept = useRef(text);
+  const shown = useRef(text);
+  shown.current = text;
+  useEffect(() => askBeforeLeaving(() => shown.current !== kept.current), []);
   const [checked, setChecked] = useState<{ text: string; faults: Fault[] } | null>(null);
   const [steps, setSteps] = useState<FlowStep[]>(workflow?.steps ?? []);
   const [busy, setBusy] = useState(false);
@@ -78,7 +83,19 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
   };
   const save = async (): Promise<Workflow> => {
     const document = JSON.parse(text) as Record<string, Json>;
-    return workflow ? changeFlow(workflow.id, { ...GONE, ...document }) : createFlow(document);
+    const made = await (workflow ? changeFlow(workflow.id, { ...GONE, ...document }) : createFlow(document));
+    kept.current = text;
+    return made;
+  };
+  const publish = async (): Promise<void> => {
+    const draft = await save();
+    try {
+      const made = await actOnFlow(draft.id, "publish");
+      saved(made, `Version ${made.version} is published.`);
+    } catch (error) {
+      if (!workflow) navigate(`/flows/${draft.id}`); // once more is not to make another draft
+      throw error;
+    }
   };
   const saved = (made: Workflow, words: string): void => {
     say(words, { tone: "done" });
@@ -102,7 +119,7 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
                 <button type="button" class="btn" disabled={!isSound || busy} onClick={() => during(save().then((made) => saved(made, "The draft is saved.")))}>
                   Save draft
                 </button>
-                <button type="button" class="btn go" disabled={!isSound || busy} onClick={() => during(save().then((made) => actOnFlow(made.id, "publish")).then((made) => saved(made, `Version ${made.version} is published.`)))}>
+                <button type="button" class="btn go" disabled={!isSound || busy} onClick={() => during(publish())}>
                   Publish
                 </button>
               </>
@@ -155,7 +172,7 @@ function Editor({ workflow, reload, versions }: { workflow: Workflow | null; rel
             <header>
               <h2>Graph</h2>
               <span class={isSound ? "tone-done small" : "tone-fail small"} role="status">
-                {isFixed ? "published: it never changes" : !checked || checked.text !== text ? "checking…" : faults.length ? `${faults.length} fault${faults.length > 1 ? "s" : ""}` : "sound"}
+                {isFixed ? "published: it never changes" : !checked || checked.text !== text ? "checking…" : faults.length ? numberOf(faults.length, "fault") : "sound"}
               </span>
             </header>
             <div class="body">

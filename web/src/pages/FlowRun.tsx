@@ -144,7 +144,10 @@ function Row({ step, run, canAct, reload }: { step: StepRun; run: Run; canAct: b
           <button type="button" class="plain strong" aria-expanded={open} onClick={() => setOpen(!open)}>
             {step.step_key}
           </button>{" "}
-          <span class="faint small">{step.step_type}</span>
+          <span class="faint small">
+            {step.step_type}
+            {step.index !== null && `, item ${step.index + 1}`}
+          </span>
         </td>
         <td data-label="Status">
           <span class="row-gap">

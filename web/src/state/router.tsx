@@ -18,7 +18,27 @@ export function here(): Place {
   return { path: path || "/", query: new URLSearchParams(location.search) };
 }
 
-addEventListener("popstate", () => place.set(here()));
+/** Says whether the page may be left. */
+let mayLeave = (): boolean => true;
+
+/** Asks before the page is left, by a link, by the browser's history or for good, while `isUnsaved` says so. The end of it is returned. */
+export function askBeforeLeaving(isUnsaved: () => boolean): () => void {
+  const beforeUnload = (event: Event): void => {
+    if (isUnsaved()) event.preventDefault();
+  };
+  mayLeave = () => !isUnsaved() || confirm("Leave without saving? What you changed here will be lost.");
+  addEventListener("beforeunload", beforeUnload);
+  return () => {
+    mayLeave = () => true;
+    removeEventListener("beforeunload", beforeUnload);
+  };
+}
+
+addEventListener("popstate", () => {
+  const { path, query } = place.get();
+  if (here().path === path || mayLeave()) place.set(here());
+  else history.pushState(null, "", href(path, query));
+});
 
 export function usePlace(): Place {
   return useStore(place);
@@ -33,6 +53,7 @@ export function href(path: string, query?: URLSearchParams | string): string {
 export function navigate(path: string, query?: URLSearchParams | string, how: { replace?: boolean } = {}): void {
   const to = href(path, query);
   if (to === location.pathname + location.search) return;
+  if (place.get().path !== path && !mayLeave()) return;
   if (how.replace) history.replaceState(null, "", to);
   else history.pushState(null, "", to);
   const samePage = place.get().path === path;
