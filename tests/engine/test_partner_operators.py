@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batuta import BreakerOpen, LimitReached, RetryLater, UnknownPartner, activity, workflow
+from batuta import Batuta, BreakerOpen, LimitReached, Rate, RetryLater, UnknownPartner, activity, workflow
 from batuta.connect import connect
 from batuta.errors import InvalidInput
 from batuta.resilience import Bucket, breaker, partner_limit
@@ -100,6 +100,37 @@ async def test_a_balance_that_the_partner_tells_may_be_negative() -> None:
         with pytest.raises(InvalidInput, match="has no bucket"):
             async with act(orders, args=["a"]):
                 await env.client.limits.sync("orders", 5)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+async def test_a_change_holds_at_once_in_the_process_that_made_it(
+    kind: str, request: pytest.FixtureRequest, real_time: None
+) -> None:
+    url = "memory://" if kind == "memory" else request.getfixturevalue(f"{kind}_url")
+    curt = partner_limit("curt", bucket=Bucket(2, Rate(1, 3600)), on_refusal="fail")
+    bank = breaker("curt bank", on_refusal="fail")
+
+    async def passes(client: Batuta) -> bool:
+        try:
+            async with client.gates(curt, bank):
+                return True
+        except (LimitReached, BreakerOpen):
+            return False
+
+    async with connect(url) as client:
+        assert [await passes(client) for _ in range(3)] == [True, True, False]
+        for _ in range(5):
+            await client.limits.sync("curt", 1)
+            assert [await passes(client) for _ in range(2)] == [True, False]
+        await client.limits.sync("curt", 2)
+        await client.limits.hold("curt", 600)
+        assert not await passes(client)
+        await client.limits.release("curt")
+        assert await passes(client)
+        await client.breakers.open("curt bank")
+        assert not await passes(client)
+        await client.breakers.close("curt bank")
+        assert await passes(client)
 
 
 async def test_code_outside_of_workflows_passes_the_same_breaker() -> None:

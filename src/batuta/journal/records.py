@@ -629,5 +629,7 @@ class Hint(Struct, kw_only=True):
     """A schedule was made, changed or resumed: the next one may be due earlier than was thought."""
     partners: bool = False
     """A breaker or a limit has changed."""
+    partner: tuple[str, str, str] | None = None
+    """Its kind, name and document, unless it was forgotten: for listeners in the process that changed it."""
     bus: bool = False
     """A message was published, or a subscription was made."""

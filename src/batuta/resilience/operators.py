@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from math import isfinite
@@ -102,7 +103,10 @@ class _Operations:
         self._backend = backend
 
     async def _change(self, name: str, key: str, rule: PartnerRule[T], act: Act | None = None) -> T:
-        return (await self._backend.store.change_partner(self.kind, name, key, rule, act)).answer
+        """Gates of this process have heard of it when it returns."""
+        changed = await self._backend.store.change_partner(self.kind, name, key, rule, act)
+        await asyncio.sleep(0)
+        return changed.answer
 
     async def _wake(self, name: str) -> None:
         while await self._backend.store.wake_gate(name, _WOKEN) == _WOKEN:

@@ -133,6 +133,8 @@ class Partners:
 
     def _hear(self, hint: Hint) -> None:
         if hint.partners and self._shared and not self._closed:
+            if hint.partner is not None:  # changed in this process: it holds from now on
+                self._learn_doc(*hint.partner)
             self.look_soon()
 
     def look_soon(self) -> None:
@@ -158,11 +160,16 @@ class Partners:
     def _learn(self, rows: list[Partner]) -> None:
         docs = {(row.kind, row.name): row.doc for row in rows}
         self._damaged = {at: error for at, error in self._damaged.items() if at[:2] in docs}  # others were forgotten
-        for at, shared in list(self._shared.items()):
-            try:
-                shared.learn_doc(docs.get(at))
-            except MsgspecError as error:
-                self._note_damage(*at, "", error)
+        for at in list(self._shared):
+            self._learn_doc(*at, docs.get(at))
+
+    def _learn_doc(self, kind: str, name: str, doc: str | None) -> None:
+        shared = self._shared.get((kind, name))
+        try:
+            if shared is not None:
+                shared.learn_doc(doc)
+        except MsgspecError as error:
+            self._note_damage(kind, name, "", error)
 
     def _tick_soon(self) -> None:
         self._ticking = True

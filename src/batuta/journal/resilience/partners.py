@@ -66,6 +66,13 @@ PartnerRule = Callable[[PartnerDocs], PartnerChange[T]]
 """It may be called more than once for one change."""
 
 
+def hint_of(kind: str, name: str, key: str, changed: PartnerChange[Any]) -> Hint:
+    """What listeners are told of a change."""
+    if not changed.tell:
+        return Hint()
+    return Hint(partners=True, partner=None if key or not changed.doc else (kind, name, changed.doc))
+
+
 class PartnerStore(Protocol):
     """The part of a store that is about partners."""
 

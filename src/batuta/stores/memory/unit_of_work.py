@@ -32,8 +32,8 @@ class UnitOfWork:
         except KeyError:
             raise UnknownRun(run_id, self.namespace) from None
 
-    def tell_of_partners(self, tell: bool) -> None:
-        self.hint.partners = tell
+    def tell_of_partners(self, hint: Hint) -> None:
+        self.hint = hint
 
     # -- runs come in
 

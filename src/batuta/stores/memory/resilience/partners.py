@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from batuta.journal.audit import Act, Changed
-from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason
+from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason, hint_of
 from batuta.stores.memory.audit import record
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -37,7 +37,7 @@ class PartnerVerbs(ABC):
             for at in over:
                 if at[:2] == (kind, name):
                     del kept[at]
-            unit.tell_of_partners(changed.tell)
+            unit.tell_of_partners(hint_of(kind, name, key, changed))
             return changed
 
     async def partners(self, keys: bool = False, limit: int = 1_000) -> list[Partner]:

@@ -9,7 +9,7 @@ from batuta.errors import StoreUnavailable
 from batuta.ids import jitter
 from batuta.journal.audit import Act
 from batuta.journal.records import Hint
-from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason
+from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason, hint_of
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 
@@ -41,7 +41,7 @@ class PartnerVerbs(Base):
             await asyncio.sleep(min(_LONGEST_PAUSE, 0.001 * 2**number) * jitter())
         else:
             raise StoreUnavailable(f"{kind} {name!r} is changed by too many others at once: try again")
-        self._announcer.tell(Hint(partners=changed.tell))
+        self._announcer.tell(hint_of(kind, name, key, changed))
         await self._forget_partners(place)
         return changed
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from batuta.journal.audit import Act, Changed
 from batuta.journal.records import Hint
-from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason
+from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason, hint_of
 from batuta.stores.sqlite.audit import record
 from batuta.stores.sqlite.database.connection import Q
 from batuta.stores.sqlite.database.readers import Readers
@@ -50,7 +50,7 @@ class PartnerVerbs(ABC):
             return changed
 
         changed = await self._writer.write(work, small=True)
-        self.tell(Hint(partners=changed.tell))
+        self.tell(hint_of(kind, name, key, changed))
         return changed
 
     async def partners(self, keys: bool = False, limit: int = 1_000) -> list[Partner]:
