@@ -32,7 +32,7 @@ LIMIT = 500
 _LONGEST_REST = 0.05
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _MOST_OPEN = 20_000
-_PRUNE_EVERY = 60.0
+_PRUNE_EVERY = _LOOK_EVERY = 60.0
 _TRACE = "traceparent"
 
 
@@ -56,13 +56,14 @@ class Deliveries:
         self._news = asyncio.Event()
         self._open: set[RunId] = set()
         """Runs that this worker has begun, and whose ends it has not heard of."""
-        self._pruned_at = 0.0
+        self._pruned_at = self._looked_at = 0.0
+        self._deleted: set[str] = set()
         self._said: set[str] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
         undo = self._backend.bus.listen(self._hear)
-        self._pruned_at = self._now()
+        self._pruned_at = self._looked_at = self._now()
         pause = _FIRST_PAUSE
         begun: list[Begun] = []
         try:
@@ -70,6 +71,7 @@ class Deliveries:
                 try:
                     begun, again = await self.turn(begun)
                     await self._prune()
+                    await self._look()
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                     self._failed(error)
                     await asyncio.sleep(pause)
@@ -153,7 +155,7 @@ class Deliveries:
     async def _rest(self) -> None:
         """Until there is news, or it is time to look."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._poll):
+            async with asyncio.timeout(self._poll or _LOOK_EVERY):
                 await self._news.wait()
 
     async def _prune(self) -> None:
@@ -161,6 +163,21 @@ class Deliveries:
         if self._poll is None and self._now() - self._pruned_at > _PRUNE_EVERY:
             self._pruned_at = self._now()
             await prune_messages(self._store, self._keep)
+
+    async def _look(self) -> None:
+        """Whether somebody has deleted a subscription of this worker."""
+        if self._now() - self._looked_at < _LOOK_EVERY:
+            return
+        self._looked_at = self._now()
+        there = {one.name for one in (await self._store.bus_status()).subscriptions}
+        deleted = {name for name in self._names if name not in there}
+        for name in sorted(deleted - self._deleted):
+            log.warning(
+                "subscription %r was deleted: it gets no messages of topic %r until a worker that has it starts",
+                name,
+                self._topics[name],
+            )
+        self._deleted = deleted
 
     @staticmethod
     def _now() -> float:
