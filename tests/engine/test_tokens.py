@@ -65,6 +65,21 @@ async def asks() -> str:
     return await ask("customer")
 
 
+@pytest.mark.parametrize("size", range(1, 4))
+def test_a_token_whose_last_letter_was_changed_is_none(size: int) -> None:
+    """Also when that letter has bits that mean nothing."""
+    token = AttemptRef("n" * size, new_run_id(), 1, 1, 1, new_secret()).token()
+    assert parse_token(token).token() == token
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    for changed in (
+        *(token[:-1] + one for one in letters if one != token[-1]),
+        token + "=",
+        token[:9] + " " + token[9:],
+    ):
+        with pytest.raises(InvalidToken):
+            parse_token(changed)
+
+
 def forged(token: str, **changes: Any) -> str:
     """What the holder of a token can make of it."""
     return replace(parse_token(token), **changes).token()
