@@ -1,6 +1,7 @@
 """The examples and rules of the flows' requirements, over HTTP, on each database."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -322,6 +323,30 @@ async def test_a_failed_run_is_retried_from_its_failed_step(api: Orkestr) -> Non
     assert len(receiver.keys) == 2
     assert len(set(receiver.keys)) == 1, "a retry is the same request"
     assert (await api.get("/api/runs/failed"))["runs"] == []
+
+
+# covers E-08, E-14
+async def test_the_log_of_a_retried_run_is_that_of_all_its_tries(api: Orkestr) -> None:
+    async with Receiver([500, 500]) as receiver:
+        await api.published(calling(receiver.url, retry={"attempts": 1}))
+        told = [await api.done({"amount": 2500})]
+        for status in ("FAILED", "COMPLETED"):
+            await api.post(f"/api/runs/{told[0]['id']}/retry")
+            told.append(await api.ended(told[0]["id"], status))
+    for before, after in itertools.pairwise(told):
+        for name in ("logs", "audit"):
+            assert after[name][: len(before[name])] == before[name]
+            assert len(after[name]) > len(before[name])
+    logs, audit = told[-1]["logs"], told[-1]["audit"]
+    assert all(len({one["id"] for one in lines}) == len(lines) for lines in (logs, audit))
+    failed = [place for place, line in enumerate(logs) if line["message"].startswith("Run failed: ")]
+    assert (len(failed), failed[1] < len(logs) - 1, logs[-1]["message"]) == (2, True, "Run completed successfully")
+    assert [one["details"]["to"] for one in audit if one["entity"] == "run" and "to" in one["details"]] == [
+        "RUNNING",
+        "FAILED",
+        "FAILED",
+        "COMPLETED",
+    ]
 
 
 # covers E-09

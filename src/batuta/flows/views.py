@@ -59,6 +59,9 @@ _UNKNOWN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETTLED: Final = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
 
 
+_Dated = TypeVar("_Dated", RunLog, AuditLog)
+
+
 class Link(Struct):
     """One run of a chain: as it is, its journal, and the attempts of its activities."""
 
@@ -171,11 +174,29 @@ def joined(view: FlowRun, parts: Sequence[FlowRun]) -> FlowRun:
     )
 
 
+def told_in_order(tries: Sequence[FlowRun]) -> FlowRun:
+    """The last of these tries with the logs and the audit of all: each repeats the journal of the one before it, and
+    tells something new after the end of that one."""
+    view = tries[-1]
+    logs: list[RunLog] = []
+    audit: list[AuditLog] = []
+    for number, one in enumerate(tries):
+        _tell(logs, one.logs, view.run.id, number)
+        _tell(audit, one.audit, view.run.id, number)
+    return msgspec.structs.replace(view, logs=logs[-MOST:], audit=audit[-MOST:])
+
+
+def _tell(told: list[_Dated], more: Sequence[_Dated], run_id: str, number: int) -> None:
+    after = told[-1].created_at if told else None
+    for one in more:
+        if after is None:
+            told.append(one)
+        elif one.created_at > after:
+            told.append(msgspec.structs.replace(one, id=derived_id("try", run_id, str(number), one.id)))
+
+
 def _offset(part: FlowRun) -> int:
     return 0 if part.start is None or part.start.part is UNSET else part.start.part.offset
-
-
-_Dated = TypeVar("_Dated", RunLog, AuditLog)
 
 
 def _in_order(found: Iterable[_Dated]) -> list[_Dated]:

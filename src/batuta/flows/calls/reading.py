@@ -9,12 +9,15 @@ import msgspec
 from msgspec import UNSET
 
 from batuta.authoring.backend import Description, JournalLine
+from batuta.errors import UnknownRun
 from batuta.flows.models import FLOW, FlowStart, FlowState
-from batuta.flows.views import FlowRun, Link, flow_run, has_begun, is_long, joined
+from batuta.flows.views import FlowRun, Link, flow_run, has_begun, is_long, joined, told_in_order
 from batuta.ids import RunId
 
 MOST_PARTS: Final = 10
 """Runs of a long list whose steps are shown, the last ones."""
+MOST_TRIES: Final = 20
+"""Of a run that was retried, whose logs are shown, the last ones."""
 MOST_RUNS: Final = 100
 """Of one chain: the first ones and what follows them."""
 
@@ -61,6 +64,35 @@ async def with_parts(client: Client, view: FlowRun, run_ids: Sequence[RunId]) ->
             if part.start is not None and part.start.part is not UNSET:
                 parts.append(part)
     return joined(view, parts)
+
+
+async def with_tries(client: Client, view: FlowRun, handle: Any) -> FlowRun:
+    """The same with what was said about the tries before this one, as far as they are kept."""
+    described, tries = await handle.describe(), [view]
+    while described.forked_from is not None and len(tries) < MOST_TRIES:
+        try:
+            one = await client.get_run(described.forked_from)
+            found = await one.timeline()
+            if found.id != described.id:
+                break  # a copy of another run
+            described = _as_it_was(described, found)
+            tries.append(flow_run([Link(described, await one.journal(), await one.attempts())]))
+        except UnknownRun:
+            break
+    return told_in_order(tries[::-1])
+
+
+def _as_it_was(later: Description, found: Any) -> Description:
+    """The run of this timeline: its description is that of the last try."""
+    return msgspec.structs.replace(
+        later,
+        run_id=found.run_id,
+        state=found.state,
+        reason="",
+        created_at=found.created_at,
+        closed_at=found.closed_at,
+        forked_from=found.forked_from,
+    )
 
 
 async def _link(handle: Any) -> Link:
