@@ -11,6 +11,7 @@ from batuta.cli.common.lazy import FAILED, OK, LazyGroup
 from batuta.cli.common.options import REASON
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, json_option, print_json, with_common_options
+from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.stores.coded.key_rotation import Rotated
@@ -104,9 +105,11 @@ def _show(done: Rotated, *, dry_run: bool) -> None:
     verb = "would be encrypted" if dry_run else "were encrypted"
     shown = {name.replace("_", " "): count for name, count in done.written.items()}
     others = "".join(f", {count} {name}" for name, count in shown.items() if name not in ("runs", "schedules"))
-    say(f"{done.runs} runs: {done.rewritten} and {done.schedules} schedules{others} {verb} anew")
+    runs, schedules = number_of(done.runs, "run"), number_of(done.schedules, "schedule")
+    say(f"{runs}: {done.rewritten} and {schedules}{others} {verb} anew")
     if done.open:
-        say(f"{done.open} open runs need another key and were skipped: run it again when they are closed")
+        waiting = number_of(done.open, "open run needs", "open runs need")
+        say(f"{waiting} another key, skipped: run it again when closed")
     if done.sealed:
         say(
             f"{done.sealed} were skipped because they cannot be read: their keys are missing here, or they were changed"
