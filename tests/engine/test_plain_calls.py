@@ -24,7 +24,9 @@ def threads() -> Iterator[Threads]:
 
 
 def plain_call(fn: Callable[[], Any]) -> _Plain:
-    call = SimpleNamespace(activity=SimpleNamespace(fn=fn), pending=SimpleNamespace(name="act"))
+    call = SimpleNamespace(
+        activity=SimpleNamespace(fn=fn), pending=SimpleNamespace(name="act"), check_gates=lambda: None
+    )
     return _Plain(asyncio.get_running_loop(), cast(Any, call), (), {})
 
 

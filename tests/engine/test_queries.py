@@ -208,7 +208,9 @@ async def test_a_query_sees_updates_that_would_be_accepted_and_a_cancel() -> Non
         await env.settle()
         await env.worker.stop()
         asking = [asyncio.create_task(handle.update(ask, number)) for number in (1, -1, 2)]
-        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            while await handle.query(status) != "asked 1 asked 2":
+                await asyncio.sleep(0)
         await handle.cancel("enough")
         assert await handle.query(status) == "asked 1 asked 2 cancelled"
         assert executed == []
