@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -32,7 +32,7 @@ from batuta import (
 )
 from batuta.codecs import Compression, Encryption, Keys, PayloadCodec
 from batuta.connect import store_for
-from batuta.errors import InvalidSchedule, PayloadDamaged, PayloadSealed
+from batuta.errors import BatutaError, InvalidSchedule, PayloadDamaged, PayloadSealed
 from batuta.ids import RunId
 from batuta.journal.codec_envelope import is_coded
 from batuta.journal.server.documents import OPERATIONS
@@ -330,6 +330,62 @@ async def test_a_start_with_all_of_its_row_moved_to_another_run_is_found(url: st
             reason = await why_parked(await client.get(handle.id), "PayloadDamaged")
             assert "another run" in reason or "belongs elsewhere" in reason
         assert "belongs elsewhere" in await why_parked(await client.get(other.id), "PayloadDamaged")
+
+
+def row_of(handle: Handle[Any], forger: Forger, *names: str) -> dict[str, Any]:
+    own = {"id": handle.id, "chain_id": forger.as_id(handle.run_id)}
+    return {name: own[name] for name in names}
+
+
+@pytest.mark.parametrize("names", [("id",), ("id", "chain_id")])
+async def test_a_run_whose_row_is_given_the_id_or_chain_of_another_is_not_taken_for_it(
+    url: str, forger: Forger, names: tuple[str, ...]
+) -> None:
+    """Else it would read the other one's signals, and those who ask for the other one would get its result."""
+    async with connect(url, codec=CODECS) as client, client.worker(workflows=[younger, tells]):
+        ended: list[Handle[Any]] = [await client.start(tells, SECRET, to) for to in ("nobody", "nobody else")]
+        handles: list[Handle[Any]] = [await client.start(younger, card, id=card) for card in ("alice", "bob")]
+        for handle in ended:
+            with suppress(BatutaError):
+                await handle.result(PATIENCE)
+        for handle in handles:
+            await until_entries(handle, 0)
+    for one, other in (ended, handles):
+        rows = row_of(one, forger, *names), row_of(other, forger, *names)
+        await forger.update("runs", one.run_id, id="aside")
+        await forger.update("runs", other.run_id, **rows[0])
+        await forger.update("runs", one.run_id, **rows[1])
+    async with connect(url, codec=CODECS) as client, client.worker(workflows=[younger], heartbeat=0.1):
+        for handle in handles:
+            await (await client.get(handle.id)).signal(go, "theirs")
+            assert "belongs elsewhere" in await why_parked(await client.get(handle.id), "PayloadDamaged")
+        for handle in ended:
+            with pytest.raises(PayloadDamaged, match="belongs elsewhere"):
+                await (await client.get(handle.id)).result(PATIENCE)
+
+
+async def test_a_child_whose_row_is_given_another_parent_answers_none(url: str, forger: Forger) -> None:
+    async with connect(url, codec=CODECS) as client, client.worker(workflows=[elder]):
+        parents = [await client.start(elder, card) for card in ("alice", "bob")]
+        for handle in parents:
+            await until_entries(handle, 1)
+    children = [await forger.child_of(handle.run_id) for handle in parents]
+    for child, parent in zip(children, reversed(parents), strict=True):
+        await forger.update("runs", child, parent_run_id=forger.as_id(parent.run_id))
+    async with connect(url, codec=CODECS) as client, client.worker(workflows=[elder, younger], heartbeat=0.1):
+        for run in (await client.list(workflow="younger", limit=10)).runs:
+            assert "belongs elsewhere" in await why_parked(await client.get(run.id), "PayloadDamaged")
+
+
+async def test_a_run_whose_row_names_the_code_of_another_workflow_is_not_run_by_it(url: str, forger: Forger) -> None:
+    async with connect(url, codec=CODECS) as client:
+        run = await client.start(pay, SECRET, id="run")
+        sent = await client.enqueue(mail, SECRET)
+    await forger.update("runs", run.run_id, code="younger")
+    await forger.update("runs", sent.run_id, code="job:bounces")
+    async with working(url, *CODECS) as client, client.worker(workflows=[younger], heartbeat=0.1):
+        for handle in (run, sent):
+            assert "code" in await why_parked(await client.get(handle.id), "PayloadDamaged")
 
 
 # -- what is not encrypted

@@ -32,7 +32,7 @@ COLUMNS = [
     ("requests", "answer", "key"),
     ("api_keys", "digest", "id"),
 ]
-FORMS = ["null", "1", "[]", "{}", '{"steps":1}', '{"url":1,"secrets":2}', '{"created_at":1e400}', '"~2::e30="']
+FORMS = ["null", "1", "[]", "{}", '{"steps":1}', '{"url":1,"secrets":2}', '{"created_at":1e400}', '"~3::e30="']
 """Besides those of damages(): JSON of another form."""
 
 

@@ -128,7 +128,7 @@ DAMAGED = [
     "no JSON",
     "[]",
     "7",
-    '"~2:aes.k1.00000000:AAAA"',
+    '"~3:aes.k1.00000000:AAAA"',
     "{}",
     '{"run_id":7}',
     '{"run_id":"none","id":"x","name":"y"}',

@@ -17,7 +17,7 @@ from batuta.cli import root
 from batuta.codecs import Compression, Encryption, PayloadCodec
 from batuta.connect import store_for
 from batuta.errors import InvalidToken, PayloadSealed
-from batuta.journal.codec_envelope import OLD_MARK
+from batuta.journal.codec_envelope import OLDER_MARK
 from batuta.journal.store import Store
 from batuta.verify import verify
 from tests.engine.arena import PATIENCE, until, until_state
@@ -141,7 +141,7 @@ async def test_a_rotation_binds_what_was_encrypted_before_anew(older_url: str, m
     done = await rotate_by_command()
     assert (done["left"], done["open"], done["sealed"], done["schedules"]) == (0, 0, 0, 1)
     assert done["rewritten"] >= 15
-    assert OLD_MARK.strip('"') not in await rows_of(older_url)
+    assert OLDER_MARK.strip('"') not in await rows_of(older_url)
     monkeypatch.setenv("BATUTA_KEYS", K1)
     again = await rotate_by_command()
     assert (again["left"], again["rewritten"], again["schedules"]) == (0, 0, 0)

@@ -232,8 +232,8 @@ async def test_nothing_of_a_payload_lies_in_the_database_in_the_clear(url: str, 
     assert SECRET not in found
     assert SECRET.encode() not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert base64.b64encode(SECRET.encode()).decode().rstrip("=") not in found
-    assert "~2:aes.k1." in found
-    assert "~2:zlib+aes.k1." in found
+    assert "~3:aes.k1." in found
+    assert "~3:zlib+aes.k1." in found
     store = store_for(url, codec=[Compression(), Encryption(K1)])
     await store.open()
     report = await verify(store, [pay, parent, child, twice, fails], patience=0)

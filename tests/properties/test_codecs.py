@@ -15,7 +15,7 @@ from msgspec import json
 
 from batuta.codecs import Bound, Compression, Encryption, Keys, PayloadCodec
 from batuta.errors import InvalidInput, PayloadDamaged, PayloadSealed
-from batuta.journal.codec_envelope import MARK, OLD_MARK, is_coded, join
+from batuta.journal.codec_envelope import MARK, OLDER_MARK, is_coded, join
 from batuta.stores.coded.payloads import Payloads
 
 KEYS = f"k1:{base64.b64encode(bytes(range(32))).decode()}"
@@ -268,7 +268,7 @@ def written_before(text: str, scope: object, *place: object) -> str:
     """As versions before bound it."""
     codec = Encryption(KEYS)
     bound = Bound(json.encode(("shop", scope)), json.encode(("shop", scope, *place)) + b"\0\0")
-    return OLD_MARK + join([f"aes.{codec.label}"], codec.encode(text.encode(), bound)).removeprefix(MARK)
+    return OLDER_MARK + join([f"aes.{codec.label}"], codec.encode(text.encode(), bound)).removeprefix(MARK)
 
 
 def test_what_an_earlier_version_wrote_is_read_when_old_stands_among_the_keys() -> None:
@@ -287,7 +287,7 @@ def test_what_an_earlier_version_wrote_is_read_when_old_stands_among_the_keys() 
 def test_what_is_bound_as_before_does_not_pass_as_bound_as_now() -> None:
     ours, place = payloads([Encryption(f"{KEYS}, old")]), ("run", "memo")
     old, new = written_before("secret", *place), ours.encode("secret", ours.bound(*place))
-    for text in (old.replace(OLD_MARK, MARK), new.replace(MARK, OLD_MARK)):
+    for text in (old.replace(OLDER_MARK, MARK), new.replace(MARK, OLDER_MARK)):
         with pytest.raises(PayloadDamaged):
             ours.decode(text, ours.bound(*place), place)
 
@@ -295,7 +295,7 @@ def test_what_is_bound_as_before_does_not_pass_as_bound_as_now() -> None:
 def test_what_was_only_packed_before_is_read_as_ever() -> None:
     ours = payloads([Compression(least=0)])
     bound = ours.bound("run", "memo")
-    assert ours.decode(ours.encode("x" * 99, bound).replace(MARK, OLD_MARK), bound, ("run", "memo")) == "x" * 99
+    assert ours.decode(ours.encode("x" * 99, bound).replace(MARK, OLDER_MARK), bound, ("run", "memo")) == "x" * 99
 
 
 # -- keyed hashes

@@ -43,10 +43,12 @@ from batuta.journal.server.requests import KeptRequest
 from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.record_codec import Reader, RecordCodec, payloads_of
+from batuta.stores.coded.run_facts import fact_of
 
 SECRET = '"who"'
 RUN, PARENT = new_run_id(), new_run_id()
 CODEC = RecordCodec(Payloads([Encryption(Keys.new("k1"))], "default"))
+FACT = fact_of(NewRun(run_id=RUN, id="order-1", name="n"))
 READER = Reader("order-1", RUN)
 LETTER = NewLetter(reason=LetterReason.RAISED, error="E", message=SECRET, fingerprint="f")
 STORED = StoredMessage(topic="t", id="1", body=SECRET, number=1, at=0, taken=False)
@@ -76,11 +78,14 @@ def coded_run(run: Run) -> Run:
 CASES = [
     Case(
         encode_entry(0, EntryKind.STARTED, 1, Body(reason=SECRET), 0),
-        lambda one: CODEC.entry(RUN, "n", one),
-        lambda one: CODEC.plain_entry(RUN, "n", one),
+        lambda one: CODEC.entry(FACT, one),
+        lambda one: CODEC.plain_entry(FACT, one),
     ),
     Case(NewRun(run_id=RUN, id="1", name="n", start=SECRET, memo=SECRET), CODEC.new_run),
-    Case(Successor(run_id=RUN, name="n", start=SECRET), CODEC.successor),
+    Case(
+        Successor(run_id=RUN, name="n", start=SECRET),
+        lambda one: replace(one, start=CODEC.start_of(FACT, one.start)),
+    ),
     Case(Move(RunState.FAILED, reason=SECRET, outcome=SECRET), lambda one: CODEC.move(RUN, PARENT, one)),
     Case(Run(**RUN_ROW | {"state": RunState.FAILED, "reason": SECRET, "memo": SECRET}), coded_run, CODEC.plain_run),
     Case(

@@ -1,8 +1,8 @@
 """The stored form of a payload that went through codecs: JSON text that names them, in order.
 
-"~2:zlib+aes.k1.0a1b2c3d:<base64>"
+"~3:zlib+aes.k1.0a1b2c3d:<base64>"
 
-The digit says what the payload is bound to: see `stores.coded.coding`. Earlier versions wrote 1.
+The digit says what the payload is bound to: see `stores.coded.payloads`. Earlier versions wrote 1 and 2.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from msgspec import DecodeError, Meta, json
 
 from batuta.errors import PayloadDamaged, PayloadSealed
 
-MARK, OLD_MARK = '"~2:', '"~1:'
+MARK, OLD_MARK, OLDER_MARK = '"~3:', '"~2:', '"~1:'
 """No other payload begins with them, but for the string of somebody who means to deceive: see `Payloads.encode`."""
-_MARKS = (MARK, OLD_MARK)
+_MARKS = (MARK, OLD_MARK, OLDER_MARK)
 T = TypeVar("T")
 
 
@@ -46,7 +46,7 @@ def is_coded(text: str) -> bool:
 
 def is_old(text: str) -> bool:
     """Whether an earlier version wrote this coded text, and bound it to less."""
-    return text.startswith(OLD_MARK)
+    return text.startswith((OLD_MARK, OLDER_MARK))
 
 
 def join(tags: list[str], data: bytes) -> str:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from batuta.errors import OutcomeUnknown, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Change, Effects, Move, NewRun, Output, OutputKind
+from batuta.journal.records import Change, Effects, Move, NewRun, Output, OutputKind, RunKind, Successor
 from batuta.stores.coded.record_codec import RecordCodec
-from batuta.stores.coded.run_facts import Facts
+from batuta.stores.coded.run_facts import Fact, Facts
 
 Pairs = dict[int, tuple[Entry, Entry]]
 """Entries, plain and coded, by the identity of the plain one."""
@@ -84,15 +84,14 @@ class Changes:
     async def _change(self, change: Change) -> Change:
         coding, run_id, start = self._coding, change.run_id, change.start
         if start is not None:
-            self._facts.note_new(start)
+            self._facts.note(start)
             start = self._owned(start)
-        fact = self._facts.known(run_id) if change.entries else None
-        name = fact.name if fact is not None else await self._name(run_id) if change.entries else ""
+        entries = await self._entries(run_id, change.entries) if change.entries else []
         return Change(
             run_id,
             change.epoch,
             change.head,
-            [self._entry(run_id, name, entry) for entry in change.entries],
+            entries,
             start,
             change.consumed,
             tuple(coding.attempt(run_id, attempt) for attempt in change.attempts) if change.attempts else (),
@@ -100,15 +99,13 @@ class Changes:
             None if change.effects is None else await self._effects(run_id, change.effects),
         )
 
-    async def _name(self, run_id: RunId) -> str:
+    async def _entries(self, run_id: RunId, entries: Sequence[Entry]) -> list[Entry]:
         try:
-            return (await self._facts.of(run_id)).name
+            run = self._facts.known(run_id) or await self._facts.of(run_id)
         except UnknownRun:
-            return ""  # the store refuses it
-
-    def _entry(self, run_id: RunId, name: str, entry: Entry) -> Entry:
-        found = self._known.get(id(entry))
-        return self._coding.entry(run_id, name, entry) if found is None else found[1]
+            run = Fact(run_id, "", run_id, None, 0, RunKind.WORKFLOW, "", "")  # the store refuses it
+        known, coding = self._known, self._coding
+        return [coding.entry(run, entry) if (found := known.get(id(entry))) is None else found[1] for entry in entries]
 
     def _owned(self, start: NewRun) -> NewRun:
         """A run that begins at once has no start message."""
@@ -139,6 +136,10 @@ class Changes:
             outputs=[self._output(run_id, chain_id, output) for output in effects.outputs],
             children=[coding.new_run(child) for child in effects.children],
             sends=[replace(send, message=coding.message_to_id(send.id, send.message)) for send in effects.sends],
-            successor=None if successor is None else coding.successor(successor),
+            successor=None if successor is None else await self._successor(run_id, successor),
             letter=None if letter is None else coding.letter(run_id, letter),
         )
+
+    async def _successor(self, run_id: RunId, new: Successor) -> Successor:
+        after = (await self._facts.of(run_id)).followed_by(new.run_id, new.name)
+        return replace(new, start=self._coding.start_of(after, new.start))

@@ -8,10 +8,11 @@ from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry, chained
 from batuta.journal.forks import Fork
-from batuta.journal.records import Message, MessageKind
+from batuta.journal.records import Message, MessageKind, ParentPolicy
 from batuta.journal.store import Store
 from batuta.stores.coded.record_codec import Reader, RecordCodec
-from batuta.stores.coded.run_facts import Facts
+from batuta.stores.coded.run_facts import Fact, Facts, fact_of
+from batuta.stores.contract import rules
 
 _BY_ID = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
 
@@ -22,35 +23,36 @@ class Forks:
     def __init__(self, store: Store, coding: RecordCodec, facts: Facts) -> None:
         self._store, self._coding, self._facts = store, coding, facts
 
-    async def coded(self, fork: Fork) -> Fork:
+    async def coded(self, fork: Fork, parent: RunId | None = None) -> Fork:
         """The same fork without a prefix that the store would copy. Raises PayloadSealed."""
         coding, new_id, new = self._coding, fork.new.run_id, fork.new
         try:
-            source = await self._facts.of(fork.source)
+            source = await self._store.get_run(fork.source)
         except UnknownRun:
             return fork  # the store says so
-        chain_id = new_id if fork.id else source.chain_id
-        kept = await self._entries(fork.source, source.name, fork.keep)
+        made = fact_of(rules.fork_start(fork, source, ParentPolicy.CANCEL, parent))
+        chain_id = made.chain_id
+        kept = await self._entries(fact_of(source), fork.keep)
         again, messages = await self._again(fork)
         return replace(
             fork,
-            new=replace(new, start=coding.start_of(new_id, new.name, new.start)),
+            new=replace(new, start=coding.start_of(made, new.start)),
             keep=-1,
             at=fork.keep if fork.at is None else fork.at,
-            entries=[coding.entry(new_id, new.name, entry) for entry in (*kept, *fork.entries)],
+            entries=[coding.entry(made, entry) for entry in (*kept, *fork.entries)],
             close=None if fork.close is None else await self._close(fork.source, fork.close),
             again=again,
             messages=[coding.message(chain_id, message) for message in (*messages, *fork.messages)],
             attempts=[coding.attempt(new_id, attempt) for attempt in fork.attempts],
             outputs=[coding.output(new_id, None, output) for output in fork.outputs],
             memo=await self._memo(fork, chain_id),
-            children=[await self.coded(child) for child in fork.children],
+            children=[await self.coded(child, new_id) for child in fork.children],
         )
 
-    async def _entries(self, run_id: RunId, name: str, last: int) -> list[Entry]:
+    async def _entries(self, run: Fact, last: int) -> list[Entry]:
         found: list[Entry] = []
-        while len(found) <= last and (page := await self._store.journal(run_id, len(found) - 1)):
-            found += self._coding.plain_entries(run_id, name, page)
+        while len(found) <= last and (page := await self._store.journal(run.run_id, len(found) - 1)):
+            found += self._coding.plain_entries(run, page)
         return found[: last + 1]
 
     async def _close(self, source: RunId, entry: Entry) -> Entry:

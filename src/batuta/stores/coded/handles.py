@@ -21,7 +21,7 @@ from batuta.journal.records import (
 from batuta.journal.store import CallerTransaction, Heartbeat, Transaction
 from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.record_codec import Reader, RecordCodec
-from batuta.stores.coded.run_facts import Facts
+from batuta.stores.coded.run_facts import Facts, fact_of
 from batuta.stores.coded.starts import start_all
 
 
@@ -47,11 +47,10 @@ class CodedCallerTransaction:
         found = await self._caller.start_of(run)
         if found is None:
             return None
-        first = self._facts.known(run.chain_id)
-        name = run.name if first is None else first.name
+        first = self._facts.known(run.chain_id) or fact_of(run)._replace(run_id=run.chain_id)
         if isinstance(found, Entry):
-            return self._coding.plain_entry(run.chain_id, name, found)
-        return self._coding.plain_message(Reader(run.id, run.chain_id, run.chain_id, name), found)
+            return self._coding.plain_entry(first, found)
+        return self._coding.plain_message(Reader(run.id, run.chain_id, run.chain_id, first), found)
 
 
 class CodedTransaction:

@@ -30,6 +30,7 @@ from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
 from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, quotes
+from batuta.stores.coded.run_facts import fact_of
 from batuta.stores.coded.store import CodedStore
 
 _PAGE = 200
@@ -178,9 +179,10 @@ class _Rotation:
     async def _entries(self, run: Run, first: int, last: int) -> list[Entry]:
         before = max(-1, first - 2)  # with the one before, to which the store's own entry may be chained
         found = await self._store.journal(run.run_id, before, last - before)
-        plain = self._coding.plain_entries(run.run_id, run.name, found)
+        fact = fact_of(run)
+        plain = self._coding.plain_entries(fact, found)
         return [
-            self._coding.entry(run.run_id, run.name, entry)
+            self._coding.entry(fact, entry)
             for entry, stored in zip(plain, found, strict=True)
             if entry.ord >= first and not self._is_current(stored.body)
         ]
@@ -209,7 +211,12 @@ class _Rotation:
         its row."""
         if message.kind is MessageKind.CHILD and self._coding.payloads.strict and not is_coded(message.body):
             return None
-        plain = await self._plaintext_checks.message(Reader(run.id, run.chain_id), message)
+        reader = Reader(run.id, run.chain_id)
+        if message.kind is MessageKind.START:
+            reader = await self._plaintext_checks.reader_of_start(reader, message)
+        plain = await self._plaintext_checks.message(reader, message)
+        if reader.fact is not None:
+            return replace(plain, body=self._coding.start_of(reader.fact, plain.body))
         return self._coding.message(run.chain_id, plain)
 
     def _recoded_output(self, run: Run, output: Output) -> Output:

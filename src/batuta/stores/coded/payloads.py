@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import json
 
 from batuta.codecs.base import Bound, PayloadCodec
 from batuta.errors import BadData, InvalidInput, PayloadDamaged, PayloadSealed
-from batuta.journal.codec_envelope import ADVICE, MARK, is_coded, is_old, join, split
+from batuta.journal.codec_envelope import ADVICE, MARK, OLDER_MARK, is_coded, is_old, join, split
 
 Place = tuple[object, ...]
 """The run (or chain, or schedule) that a payload belongs to, and then what tells it from others there."""
@@ -22,7 +22,7 @@ _MOST_OWNERS = 1_000
 _encode = json.Encoder().encode
 _NAME = re.compile(r"[A-Za-z0-9]{1,20}")
 _LABEL = re.compile(r"[A-Za-z0-9._-]{0,60}")
-_VERSION = 2
+_VERSION = 3
 """Of what payloads are bound to. It is bound with them: an old one does not pass as a new one."""
 _BEGINNING, _END = f"[{_VERSION},".encode(), b"\0\0"
 _NOT_ENCRYPTED = "it is not encrypted: add the word 'plain' to the keys to allow that"
@@ -42,7 +42,7 @@ class Payloads:
         self._by_name = {codec.name: codec for codec in codecs}
         if len(self._by_name) < len(codecs):
             raise InvalidInput("two codecs have the same name: give only one of each kind")
-        _refuse_unpacking_first(codecs)
+        _refuse_unpackingby_first_version(codecs)
         self._ranks = {codec.name: rank for rank, codec in enumerate(codecs)}
         self.always = [codec.name for codec in codecs if codec.always]
         """Codecs that every payload goes through."""
@@ -152,15 +152,17 @@ class Payloads:
         if is_old(text):
             if not self._reads_old:
                 raise PayloadSealed(_OLD)
-            return self._decode_old(tags, data, old)
+            places = [self.bound(*place) for place in old]
+            if text.startswith(OLDER_MARK):
+                return self._decode_old(tags, data, map(by_first_version, places))
+            return self._decode_old(tags, data, map(by_second_version, [bound, *places]))
         if len(tags) > 1:
             self._check_order(tags)
         return self._through(tags, data, bound)
 
-    def _decode_old(self, tags: Sequence[tuple[str, str]], data: bytes, places: Sequence[Place]) -> bytes:
+    def _decode_old(self, tags: Sequence[tuple[str, str]], data: bytes, places: Iterable[Bound]) -> bytes:
         damaged = PayloadDamaged(_OLD)
-        for scope, *place in places:
-            bound = Bound(_encode((self._namespace, scope)), _encode((self._namespace, scope, *place)) + _END)
+        for bound in places:
             try:
                 return self._through(tags, data, bound)
             except PayloadDamaged as error:
@@ -189,12 +191,23 @@ class Payloads:
                 )
 
 
+def by_second_version(bound: Bound) -> Bound:
+    """As the second version wrote it."""
+    return Bound(bound.scope, b"[2," + bound.place[len(_BEGINNING) :])
+
+
+def by_first_version(bound: Bound) -> Bound:
+    """As the first version wrote it, without a comma where nothing follows the scope."""
+    place = b"[" + bound.place[len(_BEGINNING) :]
+    return Bound(bound.scope, place.replace(b",]" + _END, b"]" + _END))
+
+
 def _owner_of(namespace: str, scope: object) -> _Owner:
     owner = _encode((namespace, scope))
     return scope, owner, _BEGINNING + owner[1:-1] + b","
 
 
-def _refuse_unpacking_first(codecs: Sequence[PayloadCodec]) -> None:
+def _refuse_unpackingby_first_version(codecs: Sequence[PayloadCodec]) -> None:
     """What unpacks must be given nothing that was not checked before."""
     for place, codec in enumerate(codecs):
         for earlier in codecs[:place]:

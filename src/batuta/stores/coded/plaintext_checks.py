@@ -20,7 +20,8 @@ from batuta.journal.kinds import CLOSING_ENTRIES
 from batuta.journal.records import Message, MessageKind, Run
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.stores.coded.record_codec import Reader, RecordCodec
+from batuta.stores.coded.record_codec import Reader, RecordCodec, started_by
+from batuta.stores.coded.run_facts import fact_of
 
 _ENDED = frozenset(CLOSING_ENTRIES.values())
 _CHILD = "child:"
@@ -36,9 +37,18 @@ class PlaintextChecks:
         """The original message. Raises PayloadSealed."""
         if message.kind is MessageKind.CHILD and self._coding.payloads.strict and not is_coded(message.body):
             return await self._told(reader, message)
-        if message.kind is MessageKind.START and message.name == COMPENSATE:
-            return await self._compensation(reader, message)
+        if message.kind is MessageKind.START:
+            reader = await self.reader_of_start(reader, message)
+            if message.name == COMPENSATE:
+                return await self._compensation(reader, message)
         return self._coding.plain_message(reader, message)
+
+    async def reader_of_start(self, reader: Reader, message: Message) -> Reader:
+        """With the run that it starts, where a whole chain is read."""
+        if reader.fact is not None:
+            return reader
+        run = await self._run_of(started_by(message))
+        return reader if run is None else reader._replace(fact=fact_of(run))
 
     async def _compensation(self, reader: Reader, message: Message) -> Message:
         """The start of one that a worker has begun, or of one that was kept ready and that the store has begun."""
@@ -59,7 +69,7 @@ class PlaintextChecks:
     async def _told(self, reader: Reader, message: Message) -> Message:
         """The end of a child that the store has closed."""
         parent = message.name if reader.run_id is None else str(reader.run_id)
-        child = await self._child(message.message_id)
+        child = await self._run_of(message.message_id.removeprefix(_CHILD))
         if child is None or str(child.parent_run_id) != parent or message.name != parent or child.state not in _ENDED:
             raise PayloadDamaged(
                 f"message {message.message_id!r} cannot be read: it is not encrypted, and the store did not "
@@ -68,9 +78,9 @@ class PlaintextChecks:
         reason = self._coding.plain_run(child).reason
         return replace(message, body=ended_outcome(child.parent_seq, child.id, child.state, reason))
 
-    async def _child(self, message_id: str) -> Run | None:
+    async def _run_of(self, run_id: str) -> Run | None:
         try:
-            return await self._run(RunId(message_id.removeprefix(_CHILD)))
+            return await self._run(RunId(run_id))
         except ValueError:
             return None
 

@@ -4,9 +4,9 @@ Structs mark the fields that hold payloads; `_each` walks over those of one reco
 places. An entry is the only one that is not walked: its checksum goes with its payload.
 
 Entries, starts, attempts, published values, reasons and dead letters are bound to their run; entries and starts also to
-the name of its workflow or job. Memos, answers to updates, and signals and updates whose receiver is known, are bound
-to the chain; other signals and updates to the id that they go to. Answers from outside and from children are bound to
-the run that asked. A reader uses the run that it reads for, never what the row says about itself.
+what its row says that it is (`Fact.identity`). Memos, answers to updates, and signals and updates whose receiver is
+known, are bound to the chain; other signals and updates to the id that they go to. Answers from outside and from
+children are bound to the run that asked. A reader uses the run that it reads for, never what the row says about itself.
 `docs/operating/payload-security.md` has the table. Earlier versions bound some of them to less: `_OLD` places.
 """
 
@@ -38,7 +38,6 @@ from batuta.journal.records import (
     Output,
     OutputKind,
     Run,
-    Successor,
 )
 from batuta.journal.schedules import ScheduleRow
 from batuta.journal.server.api_keys import StoredKey
@@ -46,6 +45,7 @@ from batuta.journal.server.documents import Document
 from batuta.journal.server.requests import KeptRequest
 from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads, Place
+from batuta.stores.coded.run_facts import Fact, fact_of
 
 L = TypeVar("L", NewLetter, DeadLetter)
 M = TypeVar("M", NewMessage, Delivery, StoredMessage)
@@ -71,12 +71,12 @@ class Reader(NamedTuple):
     chain_id: RunId
     run_id: RunId | None = None
     """None: for any run of the chain."""
-    name: str = ""
-    """The name of the run's workflow or job."""
+    fact: Fact | None = None
+    """Of the run whose start is read."""
 
 
-def reader(run: Run) -> Reader:
-    return Reader(run.id, run.chain_id, run.run_id, run.name)
+def reader(run: Fact) -> Reader:
+    return Reader(run.id, run.chain_id, run.run_id, run)
 
 
 def why_sealed(what: str, error: PayloadSealed) -> str:
@@ -92,29 +92,24 @@ class RecordCodec:
 
     # -- encoding
 
-    def entry(self, run_id: RunId, name: str, entry: Entry) -> Entry:
-        bound = self.payloads.bound(run_id, "entry", entry.ord, entry.kind.value, entry.at, name)
+    def entry(self, run: Fact, entry: Entry) -> Entry:
+        bound = self.payloads.bound(run.run_id, "entry", entry.ord, entry.kind.value, entry.at, run.identity)
         body, crc = self.payloads.encode_body(entry.body, entry.crc, bound)
         return Entry(entry.ord, entry.kind, entry.at, crc, body)
 
     def new_run(self, new: NewRun, instead: Run | None = None) -> NewRun:
         """`instead`: the run that is to do this one's work, which is debounced."""
-        run_id, chain_id, name = new.run_id, new.chain_id or new.run_id, new.name
-        if instead is not None:
-            run_id, chain_id, name = instead.run_id, instead.chain_id, instead.name
-        places = {"start": _start_place(run_id, name), "memo": _memo_place(chain_id, new.memo)}
-        return replace(_each(self._encode, places.__getitem__, new), instead=run_id if new.debounce else None)
+        run = fact_of(new if instead is None else instead)
+        places = {"start": _start_place(run), "memo": _memo_place(run.chain_id, new.memo)}
+        return replace(_each(self._encode, places.__getitem__, new), instead=run.run_id if new.debounce else None)
 
     def memo(self, chain_id: RunId, memo: str) -> str:
         place = _memo_place(chain_id, memo)
         return memo if place is None else self._encode(memo, place)
 
-    def start_of(self, run_id: RunId, name: str, start: str) -> str:
-        """The start message's body of a run of that name."""
-        return self._encode(start, _start_place(run_id, name))
-
-    def successor(self, new: Successor) -> Successor:
-        return _each(self._encode, _only(_start_place(new.run_id, new.name)), new)
+    def start_of(self, run: Fact, start: str) -> str:
+        """The body of the run's start message."""
+        return self._encode(start, _start_place(run))
 
     def compensation(self, new: NewRun) -> NewRun:
         """The run that is kept ready for the time that its parent times out: it begins for that parent alone."""
@@ -198,24 +193,24 @@ class RecordCodec:
 
     # -- decoding; raises PayloadSealed unless stated otherwise
 
-    def plain_entry(self, run_id: RunId, name: str, entry: Entry) -> Entry:
-        place = (run_id, "entry", entry.ord, entry.kind.value, entry.at)
+    def plain_entry(self, run: Fact, entry: Entry) -> Entry:
+        place = (run.run_id, "entry", entry.ord, entry.kind.value, entry.at)
         try:
             by_store = closed_by_store(entry)
             if by_store and self.payloads.strict:
                 _refuse_more_than_a_reason(entry)
-            bound = self.payloads.bound(*place, name)
-            body, crc = self.payloads.decode_body(entry.body, entry.crc, bound, place, plain=by_store)
+            bound, old = self.payloads.bound(*place, run.identity), (place, (*place, run.name))
+            body, crc = self.payloads.decode_body(entry.body, entry.crc, bound, *old, plain=by_store)
         except PayloadSealed as error:
-            raise type(error)(f"entry {entry.ord} of run {run_id} cannot be read: {error}") from None
+            raise type(error)(f"entry {entry.ord} of run {run.run_id} cannot be read: {error}") from None
         return Entry(entry.ord, entry.kind, entry.at, crc, body)
 
-    def plain_entries(self, run_id: RunId, name: str, entries: Iterable[Entry]) -> list[Entry]:
+    def plain_entries(self, run: Fact, entries: Iterable[Entry]) -> list[Entry]:
         """The store's own entry after the last one is chained to the stored text: chain it to the decoded one."""
         found: list[Entry] = []
         stored: Entry | None = None
         for entry in entries:
-            plain = self.plain_entry(run_id, name, entry)
+            plain = self.plain_entry(run, entry)
             if stored is not None and closed_by_store(entry) and crc_holds(entry, stored.crc):
                 plain.crc = chained(entry, found[-1].crc)
             found.append(plain)
@@ -342,13 +337,11 @@ class RecordCodec:
     def _plain_body(self, reader: Reader, message: Message, body: str) -> str:
         kind, payloads = message.kind, self.payloads
         if kind is MessageKind.START:
-            run_id, name = _started(message), message.name
-            if reader.run_id is not None:
-                if run_id != str(reader.run_id):
-                    raise PayloadDamaged("it is the start of another run")
-                name = reader.name
-            old = (run_id, "start"), (f"debounced {name}", "start")
-            return payloads.decode(body, payloads.bound(*_start_place(run_id, name)), *old)
+            run = reader.fact
+            if run is None or started_by(message) != str(run.run_id):
+                raise PayloadDamaged("it is the start of another run")
+            old = (run.run_id, "start"), (f"debounced {run.name}", "start"), (run.run_id, "start", run.name)
+            return payloads.decode(body, payloads.bound(*_start_place(run)), *old)
         place = _place_of(reader.chain_id, message)
         if kind in (MessageKind.CHILD, MessageKind.ACTIVITY):
             return payloads.decode(body, payloads.bound(*place), place)
@@ -400,23 +393,20 @@ def _to_id(id: str) -> str:
     return f"id {id}"
 
 
-def _started(message: Message) -> str:
+def started_by(message: Message) -> str:
     """The run that a start message says it is for."""
     return message.message_id.removeprefix(_START)
 
 
 def _place_of(to: RunId | str, message: Message) -> Place:
     """`to`: the chain or id that it goes to."""
-    match message.kind:
-        case MessageKind.START:
-            return _start_place(_started(message), message.name)
-        case MessageKind.CHILD | MessageKind.ACTIVITY:
-            return message.name, message.kind.value, message.message_id
+    if message.kind in (MessageKind.CHILD, MessageKind.ACTIVITY):
+        return message.name, message.kind.value, message.message_id
     return to, message.kind.value, message.name, message.message_id
 
 
-def _start_place(run_id: object, name: str) -> Place:
-    return run_id, "start", name
+def _start_place(run: Fact) -> Place:
+    return run.run_id, "start", run.identity
 
 
 def _memo_place(chain_id: RunId, memo: str) -> Place | None:

@@ -71,7 +71,7 @@ from batuta.stores.coded.partners import PartnerVerbs
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
 from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, reader
-from batuta.stores.coded.run_facts import Facts
+from batuta.stores.coded.run_facts import Facts, refuse_other_code
 from batuta.stores.coded.starts import start_all
 from batuta.stores.contract import rules
 
@@ -192,8 +192,7 @@ class CodedStore(PartnerVerbs):
             if messages:
                 try:
                     fact = await self._facts.of(run_id)
-                    reads = Reader(fact.id, fact.chain_id, run_id, fact.name)
-                    found[run_id] = Unread(epoch, *await self._page(reads, messages, more))
+                    found[run_id] = Unread(epoch, *await self._page(reader(fact), messages, more))
                 except PayloadSealed as error:
                     found[run_id] = Unread(SEALED, [], sealed=told(error))
                 except UnknownRun:  # it was deleted just now
@@ -238,7 +237,7 @@ class CodedStore(PartnerVerbs):
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
     ) -> bool:
-        coded = self.coding.entry(run_id, (await self._facts.of(run_id)).name, entry)
+        coded = self.coding.entry(await self._facts.of(run_id), entry)
         return await self.inner.close_run(run_id, head, coded, state, reason, **_acting(act))
 
     # -- what operators do
@@ -530,30 +529,32 @@ class CodedStore(PartnerVerbs):
 
     async def _tape(self, stored: StoredRun) -> StoredRun:
         """Never raises PayloadSealed: a tape that cannot be read says so, and is empty."""
-        run_id, run = stored.run.run_id, self._plain(stored.run)
+        run_id, run, fact = stored.run.run_id, self._plain(stored.run), self._facts.note(stored.run)
         if stored.sealed:
             return StoredRun(run, [], [], [], stored.sealed)
         try:
+            refuse_other_code(run)
             entries = await self._entries(run_id, stored.entries, run)
             begun = run.head >= 0
-            messages, more = await self._page(reader(run), stored.messages, stored.more, begun=begun)
+            messages, more = await self._page(reader(fact), stored.messages, stored.more, begun=begun)
             attempts = [self.coding.read_attempt(run_id, attempt) for attempt in stored.attempts]
         except PayloadSealed as error:
             return StoredRun(run, [], [], [], told(error))
+        self._facts.keep(fact)
         return StoredRun(run, entries, messages, attempts, more=more)
 
     async def _entries(self, run_id: RunId, entries: list[Entry], run: Run | None = None) -> list[Entry]:
         """In slices, so that others get their turn on the event loop."""
         if not entries:
             return []
-        name = (await self._facts.of(run_id)).name if run is None else run.name
+        fact = await self._facts.of(run_id) if run is None else self._facts.note(run)
         if self.coding.payloads.strict:
             for entry in filter(closed_by_store, entries):
                 await self._plaintext_checks.end(run_id, entry, run)
-        found = self.coding.plain_entries(run_id, name, entries[:_SLICE])
+        found = self.coding.plain_entries(fact, entries[:_SLICE])
         for first in range(_SLICE, len(entries), _SLICE):
             await asyncio.sleep(0)
-            found += self.coding.plain_entries(run_id, name, entries[first - 1 : first + _SLICE])[1:]
+            found += self.coding.plain_entries(fact, entries[first - 1 : first + _SLICE])[1:]
         return found
 
     def _due(self, found: DueSchedule) -> DueSchedule:
