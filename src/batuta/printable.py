@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from textwrap import indent
 from typing import Any
 
@@ -108,7 +108,7 @@ def _shown(value: Any) -> Any:
 _FILTER = PrintableFilter()
 
 
-def guard_loggers() -> None:
-    """Escape control characters in every logger of this package, whatever handles its records."""
-    for name in LOGGERS:
+def guard_loggers(names: Iterable[str] = LOGGERS) -> None:
+    """Escape control characters in these loggers, by default every one of this package, whatever handles their records."""
+    for name in names:
         logging.getLogger(name).addFilter(_FILTER)

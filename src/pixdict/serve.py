@@ -19,7 +19,6 @@ from batuta import Batuta, Rate, connect
 from batuta.cache import open_cache
 from batuta.errors import InvalidInput
 from batuta.metrics import Metrics, expose
-from batuta.redaction import redact_handlers
 from pixdict.bridge import BridgeClient, BridgeSettings, serve
 from pixdict.bridge.client import TIMEOUT
 from pixdict.caches import LIMITS, Caches, Lookups, open_caches
@@ -31,7 +30,7 @@ from pixdict.connect.worker import connect_workers
 from pixdict.core import Core, CoreSettings, core_worker, serve_core
 from pixdict.dict.signatures import Signer
 from pixdict.dict.tls import Tls
-from pixdict.redaction import REDACTOR
+from pixdict.redaction import guard_logs
 
 LISTEN = {"bridge": "127.0.0.1:50051", "core": "127.0.0.1:8290", "directory": "127.0.0.1:16522"}
 """Where each role listens unless told."""
@@ -182,7 +181,7 @@ async def _core(options: Options) -> None:
 
 async def _opened(stack: AsyncExitStack, options: Options) -> tuple[Batuta, Caches | None, Metrics]:
     """The client, the caches if there is a Redis, and what both are counted by. Personal data stays out of the log."""
-    redact_handlers(REDACTOR)
+    guard_logs()
     counted = metrics()
     around: list[Any] = [counted]
     caches = None

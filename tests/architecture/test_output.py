@@ -4,6 +4,7 @@ import ast
 import re
 
 from batuta.printable import LOGGERS
+from pixdict.redaction import LOGGERS as LOGGERS_OF_PIXDICT
 from tests.architecture.source import ROOT, parse, python_files
 
 SAFE = {"paragraph", "printable", "printable_json", "shown_json", "shown_text"}
@@ -26,5 +27,6 @@ def _is_safe(call: ast.Call) -> bool:
 
 
 def test_every_logger_of_the_package_writes_out_control_characters() -> None:
-    sources = "".join(path.read_text() for path in python_files("src/batuta"))
-    assert set(re.findall(r'getLogger\("(batuta[^"]*)"\)', sources)) == set(LOGGERS)
+    for package, known in (("batuta", LOGGERS), ("pixdict", LOGGERS_OF_PIXDICT)):
+        sources = "".join(path.read_text() for path in python_files(f"src/{package}"))
+        assert set(re.findall(rf'getLogger\("({package}[^"]*)"\)', sources)) == set(known)

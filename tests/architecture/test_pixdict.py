@@ -17,6 +17,7 @@ PUBLIC = frozenset(
         "batuta.ids",
         "batuta.metrics",
         "batuta.otel",
+        "batuta.printable",
         "batuta.redaction",
         "batuta.resilience",
         "batuta.resilience.deadlines",

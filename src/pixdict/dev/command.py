@@ -12,6 +12,7 @@ import click
 
 from batuta.server import Page
 from pixdict.dev.stand import ISPB, Options, Stand, stand
+from pixdict.redaction import guard_logs
 from pixdict.scenarios import SCENARIOS, Player, scenarios_page
 
 
@@ -27,6 +28,7 @@ def run(folder: str | None, options: Options) -> None:
 
 
 async def _serve(folder: Path, options: Options) -> None:
+    guard_logs()
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

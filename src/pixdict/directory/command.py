@@ -12,6 +12,7 @@ from pixdict.dict.buckets import Refill
 from pixdict.dict.tls import Tls
 from pixdict.directory.server import Directory, listen
 from pixdict.directory.settings import EXAMPLES, DirectorySettings, Participant, SignatureMode
+from pixdict.redaction import guard_logs
 
 
 def run(
@@ -26,6 +27,7 @@ def run(
     tls: Tls | None = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM."""
+    guard_logs()
     known = _participants(participants, certificates)
     settings = DirectorySettings(
         participants=known, signature=signature, refill=Refill(refill), check_digits=check_digits, tls=tls
