@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batuta import BreakerOpen, NonRetryable, Retry, RunFailed, RunState, activity, job, workflow
+from batuta.authoring.gates import Outcome
 from batuta.clock import SECOND
 from batuta.errors import GateFailed, InvalidInput
 from batuta.journal.resilience.partners import BREAKER, PartnerChange, PartnerDocs
@@ -390,6 +391,14 @@ async def test_authors_name_errors_that_count_and_that_do_not() -> None:
             assert (await state_of(env, "named")).state == state
 
 
+@pytest.mark.parametrize("counts", [KeyError, [KeyError], lambda error: isinstance(error, KeyError)])
+def test_what_counts_is_a_class_several_or_a_function(counts: Any) -> None:
+    named = breaker("named", counts=counts)
+    assert named.verdict(Outcome(KeyError("k")), None) is False
+    assert named.verdict(Outcome(Answered(404)), None) is True
+    assert breaker("named", ignores=KeyError).verdict(Outcome(KeyError("k")), None) is None
+
+
 async def test_two_declarations_of_one_name_must_agree() -> None:
     other = breaker("bank", failures=7)
 
@@ -426,6 +435,10 @@ async def test_two_declarations_of_one_name_must_agree() -> None:
         {"counts": [5]},
         {"counts": "KeyError"},
         {"ignores": [object]},
+        {"ignores": KeyError("k")},
+        {"statuses": 500},
+        {"statuses": ["503"]},
+        {"statuses": [5]},
         {"on_refusal": "maybe"},
     ],
 )

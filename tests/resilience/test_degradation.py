@@ -118,7 +118,28 @@ async def test_reads_go_to_the_replica_while_the_primary_is_away(caplog: pytest.
         read_from(primary, replica, timeout=0)
     with pytest.raises(InvalidInput):
         read_from(primary, replica, recheck=-1)
+    with pytest.raises(InvalidInput, match="errors="):
+        read_from(primary, replica, errors="OSError")  # type: ignore[arg-type]
     assert (await read_from(primary, replica)("x")).value == "new x"
+
+
+@pytest.mark.parametrize("errors", [KeyError, [KeyError], {KeyError, OSError}])
+async def test_errors_that_say_that_a_source_is_away_are_one_class_or_several(errors: Any) -> None:
+    failing = False
+
+    async def load(key: str) -> str:
+        if failing:
+            raise KeyError(key)
+        return key
+
+    async def replica(key: str) -> str:
+        return f"old {key}"
+
+    kept = StaleWhileError(load, fresh=0, stale=60, errors=errors)
+    await kept.get("a")
+    failing = True
+    assert (await kept.get("a")).source == "stale"
+    assert (await read_from(load, replica, errors=errors)("a")).value == "old a"
 
 
 async def test_what_was_read_is_given_when_reading_fails() -> None:
@@ -155,9 +176,10 @@ async def test_what_was_read_is_given_when_reading_fails() -> None:
     failing = OSError()
     with pytest.raises(OSError):
         await kept.get("a")
-    for bad in ({"fresh": 9, "stale": 1}, {"fresh": 1, "stale": 1, "most": 0}, {"fresh": -1, "stale": 1}):
+    times = {"fresh": 1, "stale": 1}
+    for bad in ({"fresh": 9, "stale": 1}, times | {"most": 0}, {"fresh": -1, "stale": 1}, times | {"errors": [5]}):
         with pytest.raises(InvalidInput):
-            StaleWhileError(load, **bad)  # type: ignore[arg-type]
+            StaleWhileError(load, **bad)
 
 
 @pytest.mark.parametrize("kept", ["in memory", "in a cache"])

@@ -25,7 +25,7 @@ from batuta.connect import store_for
 from batuta.errors import IdempotencyInProgress, IdempotencyKeyReused
 from batuta.journal.server.requests import KeptRequest
 from batuta.journal.store import Store
-from batuta.resilience.idempotency import Idempotency, idempotent
+from batuta.resilience.idempotency import Idempotency, canonical, idempotent
 from batuta.resilience.idempotency_asgi import IdempotencyKeys
 from batuta.telemetry import Event
 
@@ -185,6 +185,21 @@ async def test_another_request_with_the_key_is_a_conflict_and_a_slow_one_is_told
         shop.gate.set()
         assert (await slow)[0] == 201
         assert shop.done == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (b'{"a": 1, "b": 0.10}', b'{"b":0.1,"a":1}', True),
+        (b'{"amount": 12345678901234567.89}', b'{"amount": 12345678901234567.90}', False),
+        (b'{"amount": 18446744073709551616}', b'{"amount": 18446744073709551617}', False),
+        (b'{"amount": 1e999}', b'{"amount": 2e999}', False),
+        (b"[1e9999999999999999999]", b"[1e9999999999999999998]", False),
+        (b"[" * 100_000, b"[" * 100_001, False),
+    ],
+)
+def test_two_bodies_are_one_request_if_they_say_the_same(first: bytes, second: bytes, same: bool) -> None:
+    assert (canonical(first, "application/json") == canonical(second, "application/json")) is same
 
 
 async def test_only_what_will_not_change_is_kept() -> None:
@@ -388,9 +403,14 @@ async def test_bad_input_is_a_problem_and_not_a_hang() -> None:
             assert (status, json.loads(body)["code"]) == (400, "invalid_input")
         assert (await web.post(body=b"x" * 101))[0] == 413
         assert (await Caller(IdempotencyKeys(shop)).post())[0] == 400
-    for bad in ({"conflict": 400}, {"lock": 0}, {"keep": -1}, {"wait": -1}):
+    times: list[dict[str, Any]] = [{"lock": 0}, {"keep": -1}, {"wait": -1}]
+    more: list[dict[str, Any]] = [{"conflict": 400}, {"methods": "POST"}, {"not_kept": 429}, {"not_kept": ["429"]}]
+    for bad in (*times, *more):
         with pytest.raises(InvalidInput):
-            IdempotencyKeys(shop, **bad)  # type: ignore[arg-type]
+            IdempotencyKeys(shop, **bad)
+    for bad in times:
+        with pytest.raises(InvalidInput):
+            idempotent(client, key="k", **bad)
     assert shop.done == 0
 
 

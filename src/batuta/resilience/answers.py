@@ -8,8 +8,10 @@ from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any
 
-from batuta.errors import ActivityTimeout, ProcessDied, RetryLater
+from batuta.errors import ActivityTimeout, InvalidInput, ProcessDied, RetryLater
 
+Errors = type[BaseException] | Collection[type[BaseException]]
+"""As users give them."""
 STATUSES = frozenset({500, 503})
 """HTTP statuses that count as failures of the partner."""
 _NETWORK = frozenset(
@@ -24,6 +26,21 @@ _NETWORK = frozenset(
 )
 """Classes of HTTP clients that do not derive from OSError, by name: none of them need be installed."""
 _GRPC = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL"})
+
+
+def error_classes(name: str, given: object) -> tuple[type[BaseException], ...]:
+    """Classes of errors as users give them: one, or a list. Raises InvalidInput."""
+    found = tuple(given) if isinstance(given, Collection) else (given,)
+    if any(not isinstance(one, type) or not issubclass(one, BaseException) for one in found):
+        raise InvalidInput(f"{name}={given!r} must be exception classes, such as [ConnectionError]")
+    return found
+
+
+def check_statuses(name: str, given: object) -> Collection[int]:
+    """HTTP statuses as users give them. Raises InvalidInput."""
+    if not isinstance(given, Collection) or any(type(one) is not int or not 100 <= one <= 599 for one in given):
+        raise InvalidInput(f"{name}={given!r} must be a list of HTTP statuses, such as [500, 503]")
+    return given
 
 
 def status_of(error: BaseException) -> int | None:

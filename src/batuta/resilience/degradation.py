@@ -17,6 +17,7 @@ from batuta.clock import Clock, SystemClock
 from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput, StoreUnavailable, told
 from batuta.ids import RunId
+from batuta.resilience.answers import Errors, error_classes
 from batuta.resilience.deadlines import timeout_left
 
 P = ParamSpec("P")
@@ -77,6 +78,8 @@ async def accept_or_run(
     what `handle.result()` raises when the run ends without a result in time.
     """
     seconds = check_wait("wait", wait)
+    if not isinstance(status_url, str) and not callable(status_url):
+        raise InvalidInput(f"status_url={status_url!r} must be a text with {{id}}, or a function of the run's id")
     left = timeout_left()
     handle = await client.start(workflow, *args, **options)
     url = status_url(handle.id) if callable(status_url) else status_url.replace("{id}", quote(handle.id, safe=":@"))
@@ -118,10 +121,11 @@ class ReadFrom(Generic[P, T]):
         timeout: Duration | None,
         recheck: Duration,
         check: Callable[[], Awaitable[object]] | None,
-        errors: tuple[type[BaseException], ...],
+        errors: Errors,
         clock: Clock,
     ) -> None:
-        self._primary, self._replica, self._check, self._errors = primary, replica, check, errors
+        self._primary, self._replica, self._check = primary, replica, check
+        self._errors = error_classes("errors", errors)
         self._timeout: float | None = in_seconds(timeout)
         check_seconds("timeout", self._timeout)
         self._recheck = check_wait("recheck", recheck)
@@ -180,7 +184,7 @@ def read_from(
     timeout: Duration | None = 1.0,
     recheck: Duration = 5.0,
     check: Callable[[], Awaitable[object]] | None = None,
-    errors: tuple[type[BaseException], ...] = AWAY,
+    errors: Errors = AWAY,
 ) -> ReadFrom[P, T]:
     """Read from the primary, and from the replica while the primary is away: `found = await read(key)`.
 
@@ -206,11 +210,11 @@ class StaleWhileError(Generic[K, T]):
         *,
         fresh: Duration,
         stale: Duration,
-        errors: tuple[type[BaseException], ...] = AWAY,
+        errors: Errors = AWAY,
         most: int = 1_000,
         clock: Clock | None = None,
     ) -> None:
-        self._load, self._errors = load, errors
+        self._load, self._errors = load, error_classes("errors", errors)
         self._fresh, self._stale = check_wait("fresh", fresh), check_wait("stale", stale)
         if self._stale < self._fresh:
             raise InvalidInput(f"stale={stale!r} must not be less than fresh={fresh!r}")

@@ -11,6 +11,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -256,9 +257,19 @@ class KeptResponse(Struct, omit_defaults=True):
 def canonical(body: bytes, content_type: str) -> bytes:
     """The body for comparison: JSON without the order of its members and without spaces, others as they are."""
     if "json" in content_type.lower():
-        with suppress(msgspec.MsgspecError, RecursionError):
-            return msgspec.json.encode(msgspec.json.decode(body), order="sorted")
+        with suppress(msgspec.MsgspecError, RecursionError, ArithmeticError):  # such as 1e9999999999999999999
+            return _SORTED.encode(_EXACT.decode(body))
     return body
+
+
+def _exact(text: str) -> float | Decimal:
+    """A number with a fraction; a decimal one where a float would take it for another."""
+    number, exact = float(text), Decimal(text)
+    return number if Decimal(repr(number)) == exact else exact
+
+
+_EXACT = msgspec.json.Decoder(float_hook=_exact)
+_SORTED = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 
 class HasRequests(Protocol):
@@ -289,6 +300,11 @@ def idempotent(
     arguments, IdempotencyInProgress when the first call takes longer than `wait`. `answers`: as for `Idempotency`.
     """
 
+    def of(requests: RequestStore) -> Idempotency:
+        return Idempotency(requests, lock=lock, keep=keep, wait=wait, answers=answers)
+
+    of(None)  # type: ignore[arg-type]  # times that cannot be are found here
+
     def decorate(fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"idempotent function {fn!r} must be defined with `async def`")
@@ -301,9 +317,7 @@ def idempotent(
         async def called(*args: P.args, **kwargs: P.kwargs) -> T:
             here = client() if callable(client) and not hasattr(client, "namespace") else client
             requests = here.namespace.requests
-            once = known.get(id(requests)) or known.setdefault(
-                id(requests), Idempotency(requests, lock=lock, keep=keep, wait=wait, answers=answers)
-            )
+            once = known.get(id(requests)) or known.setdefault(id(requests), of(requests))
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             chosen = key(*args, **kwargs) if callable(key) else bound.arguments[key]

@@ -15,6 +15,7 @@ from batuta.durations import Duration
 from batuta.errors import BatutaError, IdempotencyKeyReused, InvalidInput, TooLarge
 from batuta.ids import new_trace_id
 from batuta.problems import Problem, problem_of, send_problem, title_of, trace_id_of
+from batuta.resilience.answers import check_statuses
 from batuta.resilience.idempotency import (
     KEEP_SECONDS,
     LARGEST,
@@ -80,11 +81,14 @@ class IdempotencyKeys:
     ) -> None:
         if conflict not in (409, 422):
             raise InvalidInput(f"conflict={conflict!r} must be 409 or 422")
+        if isinstance(methods, str) or not all(isinstance(one, str) for one in methods):
+            raise InvalidInput(f"methods={methods!r} must be a list of HTTP methods, such as ['POST', 'PATCH']")
         self._app, self._client, self._methods = app, client, frozenset(one.upper() for one in methods)
         self._header, self._required, self._caller = header.lower().encode("latin-1"), required, caller
         self._times: dict[str, Any] = {"lock": lock, "keep": keep, "wait": wait, "largest": largest, "answers": answers}
         self._most_collected = 4 * largest  # bytes: a character has at most four of them
-        self._conflict, self._not_kept, self._largest_body = conflict, frozenset(not_kept), largest_body
+        self._conflict, self._largest_body = conflict, largest_body
+        self._not_kept = frozenset(check_statuses("not_kept", not_kept))
         self._known: dict[int, Idempotency] = {}
         self._tell = tell
         Idempotency(None, **self._times)  # type: ignore[arg-type]  # times that cannot be are found here

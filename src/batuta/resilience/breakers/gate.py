@@ -13,7 +13,7 @@ from batuta.durations import Duration, in_seconds
 from batuta.errors import BreakerOpen, InvalidInput
 from batuta.ids import jitter, new_message_id
 from batuta.journal.resilience.partners import BREAKER, CLOSED, OPEN, PartnerChange, PartnerDocs
-from batuta.resilience.answers import STATUSES, is_failure
+from batuta.resilience.answers import STATUSES, Errors, check_statuses, error_classes, is_failure
 from batuta.resilience.breakers.rules import (
     OFF,
     BreakerSettings,
@@ -27,7 +27,7 @@ from batuta.telemetry import BreakerChanged
 
 log = logging.getLogger("batuta.resilience")
 
-Counts = Sequence[type[BaseException]] | Callable[[BaseException], bool]
+Counts = Errors | Callable[[BaseException], bool]
 
 _SUCCESSES_WAIT = 0.25
 """Seconds in which calls that went well are told together."""
@@ -43,7 +43,7 @@ class Breaker(Gate):
         name: str,
         settings: BreakerSettings | None,
         counts: Counts,
-        ignores: Sequence[type[BaseException]],
+        ignores: Errors,
         statuses: Sequence[int],
         *,
         watch: bool = False,
@@ -51,10 +51,14 @@ class Breaker(Gate):
     ) -> None:
         super().__init__(name, **options)
         self.settings, self.watch = settings, watch
-        self._predicate = counts if callable(counts) else None
-        self._counts = () if callable(counts) else _classes("counts", counts)
-        self._ignores = _classes("ignores", ignores)
-        self._statuses = frozenset(statuses)
+        self._predicate: Callable[[BaseException], bool] | None = None
+        self._counts: tuple[type[BaseException], ...] = ()
+        if isinstance(counts, type) or not callable(counts):
+            self._counts = error_classes("counts", counts)
+        else:
+            self._predicate = counts
+        self._ignores = error_classes("ignores", ignores)
+        self._statuses = frozenset(check_statuses("statuses", statuses))
 
     def bind(self, host: GateHost) -> Keeper:
         partners = host.service(Partners)
@@ -83,14 +87,6 @@ class Breaker(Gate):
             if failed is None or failed:
                 return None if failed is None else False
         return slow is None or outcome.seconds <= slow
-
-
-def _classes(name: str, given: object) -> tuple[type[BaseException], ...]:
-    if not isinstance(given, Sequence) or any(
-        not isinstance(one, type) or not issubclass(one, BaseException) for one in given
-    ):
-        raise InvalidInput(f"{name}={given!r} of a breaker must be a list of exception classes")
-    return tuple(given)
 
 
 class _BoundBreaker:
@@ -390,7 +386,7 @@ def breaker(
     slow: Duration | None = None,
     probe_lease: Duration | None = None,
     counts: Counts = (),
-    ignores: Sequence[type[BaseException]] = (),
+    ignores: Errors = (),
     statuses: Sequence[int] = tuple(sorted(STATUSES)),
     on_refusal: str = "wait",
     longest_wait: Duration | None = None,
@@ -403,8 +399,8 @@ def breaker(
     Then `probes` calls (1) may find out whether the partner is back; `successes` of them (1) close it, a failure opens
     it again. A call slower than `slow` counts as a failure.
 
-    Network errors, timeouts and the HTTP `statuses` 500 and 503 count, and `counts`: classes, or a function that is
-    given the error. `ignores`: classes that do not count.
+    Network errors, timeouts and the HTTP `statuses` 500 and 503 count, and `counts`: a class, several, or a function
+    that is given the error. `ignores`: classes that do not count.
 
     Without any setting the breaker has those that it was declared with elsewhere, or the defaults. `watch`: this gate
     waits while the breaker is open, and counts nothing; for calls that go to another process which counts them.
