@@ -70,7 +70,10 @@ def test_a_pattern_that_breaks_the_rule_is_refused(pattern: str) -> None:
         KeyPattern(pattern)
 
 
-@pytest.mark.parametrize("given", [{}, {"id": ""}, {"id": "x" * 600}, {"id": "1", "more": "2"}, {"other": 1}])
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"id": ""}, {"id": None}, {"id": "\ud800"}, {"id": "x" * 600}, {"id": "1", "more": "2"}, {"other": 1}],
+)
 def test_identifiers_that_do_not_fit_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         KeyPattern("a:b:{id}").key(given)
@@ -151,6 +154,15 @@ async def test_a_set_of_members_is_kept_by_entity(cache: Cache) -> None:
     assert await claims.members(entry_id="e") == {"c2"}
     await claims.delete(entry_id="e")
     assert await claims.members(entry_id="e") == set()
+
+
+@pytest.mark.parametrize("member", ["\ud800", None, 7])
+async def test_a_member_that_is_no_text_is_refused_and_the_cache_goes_on(cache: Cache, member: Any) -> None:
+    claims = MemberSet(cache, "dict:claim:index:entry:{entry_id}", lifetime=300)
+    for _ in range(6):
+        with pytest.raises(InvalidInput, match="member of dict:claim:index:entry"):
+            await claims.add(member, entry_id="e")
+    assert cache.available
 
 
 # -- one load for many readers
@@ -266,6 +278,25 @@ async def test_an_early_load_leaves_the_old_value_for_its_readers(cache: Cache, 
     await asyncio.gather(*entity._loading.values())
     monkeypatch.setattr(entity, "_ends_soon", lambda left: False)
     assert await entity.get_or_load(load, id="1") == Account("2")
+
+
+async def test_a_value_that_ends_while_another_process_loads_it_early_is_waited_for(
+    cache: Cache, backend: CacheBackend, monkeypatch: Any
+) -> None:
+    """Readers that join an early load, which found that another process loads already, get the value and not None."""
+    load = Loader(Account("ours"))
+    entity = accounts(cache)
+    await entity.put(Account("old"), id="1")
+    key = entity.key(id="1")
+    assert await backend.lock(key, "theirs", 60)
+    monkeypatch.setattr(entity, "_ends_soon", lambda left: True)
+    assert await entity.get_or_load(load, id="1") == Account("old")
+    early = entity._loading[key]
+    reader = asyncio.create_task(entity._load_for(key, load, None))
+    await asyncio.wait([early])
+    assert await backend.put_loaded(key, b'{"number":"new"}', 60, "theirs")
+    assert await reader == Account("new")
+    assert load.calls == 0
 
 
 async def test_a_stale_value_is_used_only_when_loading_fails() -> None:

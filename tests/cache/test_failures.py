@@ -3,13 +3,13 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batuta.cache import Cache, Entity, MemberSet, RedisCache, RedisOptions, open_cache
+from batuta.cache import Cache, Entity, MemberSet, MemoryCache, RedisCache, RedisOptions, open_cache
 from batuta.errors import InvalidInput, InvalidURL
 from batuta.testing.valkey import ValkeyServer
 from tests.cache.clusters import two_nodes
@@ -121,6 +121,31 @@ async def test_an_invalidation_that_failed_is_made_up_for(server: ValkeyServer) 
             return await theirs.get(id=1) is None and await theirs.get(id=2) in (None, 7)
 
         await until(gone)
+
+
+async def test_many_invalidations_that_failed_are_made_up_for_bit_by_bit() -> None:
+    """All together they would take longer than an operation may: then the cache would never work again."""
+
+    class Slow(MemoryCache):
+        async def delete(self, keys: Iterable[str]) -> None:
+            given = list(keys)
+            if len(given) > 100:
+                raise TimeoutError
+            await super().delete(given)
+
+    backend = Slow()
+    cache = Cache(backend)
+    entity = numbers(cache)
+    keys = [entity.key(id=id) for id in range(1_000)]
+    for key in keys:
+        await backend.put(key, b"1", 60)
+    cache.remember(keys, 60)
+    assert [await entity.get(id=id) for id in range(1_000)] == [None] * 1_000, "none is used meanwhile"
+    for _ in range(20):
+        await entity.get(id="other")
+    assert cache.available
+    assert not any(cache.is_stale(key) for key in keys)
+    assert [await backend.get(key) for key in keys] == [None] * 1_000
 
 
 async def test_a_flushed_redis_only_costs_loads(server: ValkeyServer) -> None:

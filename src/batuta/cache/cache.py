@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -22,6 +23,7 @@ D = TypeVar("D")
 log = logging.getLogger("batuta.cache")
 
 _MOST_STALE = 10_000  # keys whose deletion has to be made up for
+_STALE_AT_ONCE = 50  # of them, before one operation: all together would take longer than it may
 
 
 class Observer(Protocol):
@@ -146,13 +148,13 @@ class Cache:
         return key in self._stale
 
     async def _make_up(self) -> None:
+        """Delete some of the keys whose deletion failed. Each that is deleted counts, also when time runs out."""
         now = self._clock.monotonic()
-        for key in [key for key, until in self._stale.items() if until <= now]:
-            del self._stale[key]
-        keys = list(self._stale)
-        await self._backend.delete(keys)
-        for key in keys:
-            self._stale.pop(key, None)
+        for key, until in list(islice(self._stale.items(), _STALE_AT_ONCE)):
+            if until > now:
+                await self._backend.delete([key])
+            if self._stale.get(key) == until:  # no later change of it has failed meanwhile
+                del self._stale[key]
 
     async def uses(self) -> list[EntityUse]:
         """Hits and misses by entity, of all processes that use the cache. Raises what the backend raises."""

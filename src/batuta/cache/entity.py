@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from batuta.cache.backend import CacheBackend
 from batuta.cache.cache import Cache
-from batuta.cache.keys import KeyPattern
+from batuta.cache.keys import KeyPattern, is_utf8
 from batuta.cache.values import ABSENT, pack, unpack
 from batuta.durations import Duration, in_seconds
 from batuta.errors import BatutaError, InvalidInput
@@ -31,6 +31,10 @@ class _Found(NamedTuple, Generic[T]):
     """None: known not to exist."""
     left: float
     """Seconds of its lifetime; a stale value has none left."""
+
+
+class _LoadedElsewhere(Exception):
+    """Another process loads it, and an early load does not wait for that."""
 
 
 class Entity(Generic[T]):
@@ -123,15 +127,21 @@ class Entity(Generic[T]):
             if self._ends_soon(found.left):
                 self._flight(key, load, only_if_free=True).add_done_callback(_say_if_failed)
             return found.value
-        try:
-            return await asyncio.shield(self._flight(key, load))
-        except Exception as error:
-            if found is None:
-                raise
-            log.warning("%s could not be loaded, a stale value is used: %r", self.name, error)
-            return found.value
+        return await self._load_for(key, load, found)
 
     # -- inside
+
+    async def _load_for(self, key: str, load: Load[T], stale: _Found[T] | None) -> T | None:
+        while True:
+            try:
+                return await asyncio.shield(self._flight(key, load))
+            except _LoadedElsewhere:  # the value ended while an early load was under way: wait for the other process
+                continue
+            except Exception as error:
+                if stale is None:
+                    raise
+                log.warning("%s could not be loaded, a stale value is used: %r", self.name, error)
+                return stale.value
 
     def _changed(self, identifiers: dict[str, object]) -> str:
         """The key. Who asks from now on does not wait for a load that began before the change."""
@@ -193,7 +203,7 @@ class Entity(Generic[T]):
     def _flight(self, key: str, load: Load[T], *, only_if_free: bool = False) -> asyncio.Task[T | None]:
         """One load of a key in this process."""
         task = self._loading.get(key)
-        if task is None:
+        if task is None or task.done():
             task = asyncio.create_task(self._load(key, load, only_if_free=only_if_free), name=f"load {self.name}")
             self._loading[key] = task
             task.add_done_callback(lambda done: self._landed(key, done))
@@ -211,7 +221,7 @@ class Entity(Generic[T]):
         give_up, pause = clock.monotonic() + self._load_time, _FIRST_LOOK
         while not await self._ask("lock", lambda backend: backend.lock(key, token, self._load_time), otherwise=True):
             if only_if_free:
-                return None
+                raise _LoadedElsewhere
             if clock.monotonic() > give_up:
                 break
             await asyncio.sleep(pause)
@@ -264,10 +274,12 @@ class MemberSet:
 
     async def add(self, *members: str, **identifiers: object) -> None:
         key = self._keys.key(identifiers)
+        self._check(members)
         await self._change(key, lambda backend: backend.add_members(key, members, self._lifetime))
 
     async def remove(self, *members: str, **identifiers: object) -> None:
         key = self._keys.key(identifiers)
+        self._check(members)
         if members:
             await self._change(key, lambda backend: backend.remove_members(key, members))
 
@@ -284,6 +296,11 @@ class MemberSet:
     async def delete(self, **identifiers: object) -> None:
         await self._cache.invalidate(self.name, [self._keys.key(identifiers)], self._lifetime)
 
+    def _check(self, members: tuple[str, ...]) -> None:
+        for member in members:
+            if not isinstance(member, str) or not is_utf8(member):
+                raise InvalidInput(f"a member of {self.name} must be a Unicode text, not {member!r}")
+
     async def _change(self, key: str, work: Callable[[CacheBackend], Awaitable[Any]]) -> None:
         async def change(backend: CacheBackend) -> bool:
             await work(backend)
@@ -294,5 +311,6 @@ class MemberSet:
 
 
 def _say_if_failed(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, _LoadedElsewhere):
         log.warning("%s failed before the old value ended, which is used further: %r", task.get_name(), error)

@@ -13,6 +13,7 @@ _WORD = re.compile(r"[a-z][a-z0-9_]*\Z")
 _FIELD = re.compile(r"\{([a-z][a-z0-9_]*)\}\Z")
 # A `:` would begin the next part, braces choose the slot of a Redis Cluster, `%` is how these three are written.
 _ESCAPED = re.compile(r"[%:{}\s\x00-\x1f\x7f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class KeyPattern:
@@ -62,10 +63,17 @@ class KeyPattern:
         return key
 
     def _identifier(self, name: str, value: object) -> str:
-        text = str(value)
+        text = "" if value is None else str(value)
         if not text:
             raise InvalidInput(f"identifier {name} of cache key {self.pattern!r} is empty")
+        if not is_utf8(text):
+            raise InvalidInput(f"identifier {name} of cache key {self.pattern!r} is no Unicode text: {text!r}")
         return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether Redis can be sent it: half a surrogate pair it cannot."""
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 def lock_key(key: str) -> str:
