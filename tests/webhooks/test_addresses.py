@@ -33,6 +33,7 @@ http://example.com:80:80/ http://-example.com/ http://exam_ple..com/ http://%31%
 http://example.com/#fragment http://\x00example.com/
 """.split()
 WRITTEN_OTHERWISE += ["https://exa mple.com/", "http://example.com\t/", "http://example.com\n.evil/"]
+WRITTEN_OTHERWISE += ["http://example.com/\ud800", "http://example.com/?\udfff"]
 
 
 class Names:
@@ -131,7 +132,7 @@ async def test_redirects_are_not_followed_unless_allowed_and_each_target_is_chec
         for place in ("http://169.254.169.254/latest", "http://localhost:1/", f"http://[::1]:{receiver}/"):
             with pytest.raises(AddressRefused):
                 await client.request("GET", f"{here}/to/{place}")
-        for place in ("file:/etc/passwd", "http://user@127.0.0.1/", "gopher://x/"):
+        for place in ("file:/etc/passwd", "http://user@127.0.0.1/", "gopher://x/", "http://[::1", "//[x"):
             with pytest.raises(InvalidURL):
                 await client.request("GET", f"{here}/to/{place}")
         with pytest.raises(PartnerUnreachable, match="more than 2 redirects"):

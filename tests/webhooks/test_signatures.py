@@ -56,6 +56,10 @@ def _without(name: str) -> Any:
         (lambda headers: headers | {"webhook-signature": "v1,\udcff"}, "ASCII"),
         (lambda headers: headers | {"webhook-id": "\udcff"}, "ASCII"),
         (lambda headers: headers | {"webhook-signature": ""}, "ASCII"),
+        (lambda headers: headers | {"webhook-signature": None}, "ASCII"),
+        (lambda headers: headers | {"webhook-timestamp": now()}, "ASCII"),
+        (lambda headers: headers | {"webhook-timestamp": "-1"}, "number"),
+        (lambda headers: {name.encode(): value.encode() for name, value in headers.items()}, "missing"),
     ],
 )
 def test_a_webhook_that_was_changed_is_refused(change: Any, why: str) -> None:
@@ -83,6 +87,13 @@ def test_another_body_or_secret_is_refused_and_neither_is_shown() -> None:
         assert secret not in str(refused.value)
 
 
+def test_a_body_that_is_a_text_is_refused() -> None:
+    body: Any = BODY.decode()
+    secret = new_signing_secret()
+    with pytest.raises(InvalidInput, match="raw bytes"):
+        verify_webhook(sign_webhook([secret], "msg_1", now(), BODY), body, [secret])
+
+
 @pytest.mark.parametrize(("moved", "why"), [(301, "301 s ago"), (-301, "301 s in the future")])
 def test_a_webhook_that_is_too_old_or_from_the_future_is_refused(moved: float, why: str) -> None:
     clock = ManualClock()
@@ -93,11 +104,13 @@ def test_a_webhook_that_is_too_old_or_from_the_future_is_refused(moved: float, w
         verify_webhook(headers, BODY, [secret], clock=clock)
 
 
-@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_????", "whsec_" + "QUFB", "whsec_" + "QUFB" * 40])
-def test_a_secret_that_cannot_be_is_refused_and_not_shown(secret: str) -> None:
+@pytest.mark.parametrize(
+    "secret", [None, b"whsec_", "", "whsec_", "whsec_????", "whsec_" + "QUFB", "whsec_" + "QUFB" * 40]
+)
+def test_a_secret_that_cannot_be_is_refused_and_not_shown(secret: Any) -> None:
     with pytest.raises(InvalidInput, match="secret must be") as refused:
         sign_webhook([secret], "msg_1", now(), BODY)
-    assert len(secret) < 12 or secret not in str(refused.value)
+    assert len(secret or "") < 12 or secret not in str(refused.value)
 
 
 @pytest.mark.parametrize("id", ["", "a.b", "é", "a\n"])

@@ -17,6 +17,7 @@ from batuta.errors import (
     AddressRefused,
     BatutaError,
     InvalidInput,
+    InvalidURL,
     MissingExtra,
     PartnerUnreachable,
     ResponseTooLarge,
@@ -121,7 +122,7 @@ class SafeHttpClient:
             place = response.headers.get("location")
             if response.status not in _REDIRECTS or place is None or self.limits.redirects == 0:
                 return response
-            following = parse_target(urljoin(str(target), place))
+            following = parse_target(_joined(target, place))
             if following.authority != target.authority or following.scheme != target.scheme:
                 headers = {name: value for name, value in headers.items() if name not in _SECRETS}
             if target.scheme == "https" and following.scheme == "http":
@@ -161,6 +162,13 @@ class SafeHttpClient:
             if len(received) > self.limits.response_bytes:
                 raise ResponseTooLarge(target.authority, self.limits.response_bytes)
         return bytes(received)
+
+
+def _joined(target: Target, place: str) -> str:
+    try:
+        return urljoin(str(target), place)
+    except ValueError as error:
+        raise InvalidURL(f"{target.authority} redirects to an address that is not a URL: {error}") from None
 
 
 def _make_pool(policy: AddressPolicy, limits: HttpLimits, tls: ssl.SSLContext | None) -> AsyncConnectionPool:

@@ -50,14 +50,16 @@ def verify_webhook(
     A sender may repeat a webhook with a new timestamp, Batuta for up to a week: keep the ids for as long, to notice
     repeated ones. Raises InvalidSignature.
     """
+    if isinstance(body, str):
+        raise InvalidInput("the body of a webhook must be its raw bytes: a text may differ from what was signed")
     given = {name.lower(): value for name, value in headers.items()}
     try:
         id, sent, signatures = (given[f"webhook-{part}"] for part in ("id", "timestamp", "signature"))
     except KeyError as missing:
         raise InvalidSignature(f"the header {missing} is missing") from None
-    if not all(one and one.isascii() for one in (id, sent, signatures)) or "." in id:
+    if not all(isinstance(one, str) and one and one.isascii() for one in (id, sent, signatures)) or "." in id:
         # A dot would let a part of the body pass for the timestamp.
-        raise InvalidSignature("the headers 'webhook-...' must be ASCII, and the id without a dot")
+        raise InvalidSignature("the headers 'webhook-...' must be ASCII texts, and the id without a dot")
     if not (sent.isdecimal() and len(sent) < 15):
         raise InvalidSignature("the header 'webhook-timestamp' is not a number of seconds")
     age = (clock or SystemClock()).now() / SECOND - int(sent)
@@ -84,7 +86,7 @@ def _signature(key: bytes, id: str, timestamp: int, body: bytes) -> str:
 def _key(secret: str) -> bytes:
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-    except (binascii.Error, ValueError):
+    except (binascii.Error, ValueError, AttributeError, TypeError):  # the last two: not a text
         key = b""
     if not _LEAST_BYTES <= len(key) <= _MOST_BYTES:
         raise InvalidInput(

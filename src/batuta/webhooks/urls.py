@@ -15,7 +15,7 @@ _HOST = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-
 _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 _IPV4 = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}\Z")
 _IPV6 = re.compile(r"[0-9a-f:.]+\Z")
-_FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
 
 
 class Target(Struct, frozen=True):
@@ -43,7 +43,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 def parse_target(url: str) -> Target:
     """Raises InvalidURL, which does not repeat the URL's query: it may hold secrets."""
-    if len(url) > LONGEST:
+    if not isinstance(url, str) or len(url) > LONGEST:
         raise InvalidURL(f"the address of a webhook must be a text of at most {LONGEST:,} characters")
     if _FORBIDDEN.search(url):
         raise InvalidURL("the address of a webhook must not have spaces, backslashes or control characters")
