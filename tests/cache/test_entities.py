@@ -299,6 +299,31 @@ async def test_a_value_that_ends_while_another_process_loads_it_early_is_waited_
     assert load.calls == 0
 
 
+async def test_a_value_that_another_process_has_just_loaded_early_is_not_loaded_again(
+    cache: Cache, backend: CacheBackend, monkeypatch: Any
+) -> None:
+    """The value looked old, and was loaded anew before this process got the lock."""
+    load = Loader(Account("ours"))
+    entity = accounts(cache)
+    await backend.put(entity.key(id="1"), b'{"number":"old"}', 20)
+    monkeypatch.setattr(entity, "_ends_soon", lambda left: True)
+    assert await entity.get_or_load(load, id="1") == Account("old")
+    key, early = entity.key(id="1"), list(entity._loading.values())
+    lock, asked = backend.lock, []
+
+    async def after_the_other(*args: Any) -> bool:
+        asked.append(args)
+        await backend.put(key, b'{"number":"theirs"}', 300)
+        return await lock(*args)
+
+    monkeypatch.setattr(backend, "lock", after_the_other)
+    await asyncio.wait(early)
+    assert asked
+    assert load.calls == 0
+    assert await entity.get(id="1") == Account("theirs")
+    assert await lock(key, "x", 60), "no lock is left behind"
+
+
 async def test_a_stale_value_is_used_only_when_loading_fails() -> None:
     clock = ManualClock()
     load = Loader(Account("1"), ZeroDivisionError("away"), Account("2"))

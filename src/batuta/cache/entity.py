@@ -125,7 +125,7 @@ class Entity(Generic[T]):
         found = await self._look(key, with_lifetime=self._early > 0 or self._stale > 0)
         if found is not None and found.left > 0:
             if self._ends_soon(found.left):
-                self._flight(key, load, only_if_free=True).add_done_callback(_say_if_failed)
+                self._flight(key, load, known=found.left).add_done_callback(_say_if_failed)
             return found.value
         return await self._load_for(key, load, found)
 
@@ -200,11 +200,11 @@ class Entity(Generic[T]):
         """XFetch: the longer a load takes, and the sooner the value ends, the more likely."""
         return self._early > 0 and left < -self._average_load * self._early * math.log(1 - jitter())
 
-    def _flight(self, key: str, load: Load[T], *, only_if_free: bool = False) -> asyncio.Task[T | None]:
-        """One load of a key in this process."""
+    def _flight(self, key: str, load: Load[T], *, known: float = 0.0) -> asyncio.Task[T | None]:
+        """One load of a key in this process. `known`: seconds left of the value that there is, for an early load."""
         task = self._loading.get(key)
         if task is None or task.done():
-            task = asyncio.create_task(self._load(key, load, only_if_free=only_if_free), name=f"load {self.name}")
+            task = asyncio.create_task(self._load(key, load, known), name=f"load {self.name}")
             self._loading[key] = task
             task.add_done_callback(lambda done: self._landed(key, done))
         return task
@@ -215,28 +215,29 @@ class Entity(Generic[T]):
         if not task.cancelled():
             task.exception()  # its readers may all have left: then no other code looks at it
 
-    async def _load(self, key: str, load: Load[T], *, only_if_free: bool) -> T | None:
+    async def _load(self, key: str, load: Load[T], known: float) -> T | None:
         """Load it under a lock, or get what another process loads meanwhile."""
         token, clock = new_message_id(), self._cache.clock
         give_up, pause = clock.monotonic() + self._load_time, _FIRST_LOOK
         while not await self._ask("lock", lambda backend: backend.lock(key, token, self._load_time), otherwise=True):
-            if only_if_free:
+            if known:
                 raise _LoadedElsewhere
             if clock.monotonic() > give_up:
                 break
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LATER_LOOK)
-            if (found := await self._fresh(key)) is not None:
+            if (found := await self._fresh(key, known)) is not None:
                 return found.value
         else:
-            if not only_if_free and (found := await self._fresh(key)) is not None:  # loaded between our look and lock
+            if (found := await self._fresh(key, known)) is not None:  # loaded between our look and lock
                 await self._ask("unlock", lambda backend: backend.unlock(key, token), otherwise=None)
                 return found.value
         return await self._load_now(key, load, token)
 
-    async def _fresh(self, key: str) -> _Found[T] | None:
+    async def _fresh(self, key: str, known: float) -> _Found[T] | None:
+        """A value with more than these seconds left."""
         found = await self._find(key, "load")
-        return found if found is not None and found.left > 0 else None
+        return found if found is not None and found.left > known else None
 
     async def _load_now(self, key: str, load: Load[T], token: str) -> T | None:
         began = self._cache.clock.monotonic()
