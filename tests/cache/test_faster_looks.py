@@ -190,6 +190,33 @@ async def test_a_repeated_request_is_answered_without_the_store() -> None:
         assert await backend.get("bridge:idempotency:k") is not None
 
 
+async def test_a_namespace_gets_no_answer_of_another_from_the_same_redis() -> None:
+    async with batuta.connect("memory://") as ours, batuta.connect("memory://", namespace="theirs") as theirs:
+        answers = Entity(Cache(MemoryCache()), REQUESTS, KeptAnswer, lifetime=3600)
+
+        async def ask(client: batuta.Batuta, answer: str) -> tuple[str, bool]:
+            async def work() -> tuple[str, bool]:
+                return answer, True
+
+            return await Idempotency(client.namespace.requests, answers=answers).once("scope", "k", b"1", work)
+
+        assert await ask(ours, "ours") == ("ours", False)
+        assert await ask(theirs, "theirs") == ("theirs", False)
+        assert [await ask(ours, "again"), await ask(theirs, "again")] == [("ours", True), ("theirs", True)]
+
+
+@pytest.mark.parametrize("key", ["k" * 200, ":" * 200, " {" * 100])
+async def test_a_long_idempotency_key_is_kept_in_redis_too(key: str) -> None:
+    async with batuta.connect("memory://") as client:
+        answers = Entity(Cache(MemoryCache()), REQUESTS, KeptAnswer, lifetime=3600)
+        once = Idempotency(client.namespace.requests, answers=answers)
+
+        async def work() -> tuple[str, bool]:
+            return "1", True
+
+        assert [await once.once("a scope " * 30, key, b"", work) for _ in range(2)] == [("1", False), ("1", True)]
+
+
 async def test_a_failed_request_and_one_that_is_not_kept_leave_nothing_in_redis() -> None:
     async with batuta.connect("memory://") as client, Cache(MemoryCache()) as cache:
         answers = Entity(cache, REQUESTS, KeptAnswer, lifetime=3600)

@@ -10,11 +10,12 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from batuta.cache.backend import CacheBackend
 from batuta.cache.cache import Cache
-from batuta.cache.keys import KeyPattern, is_utf8
+from batuta.cache.keys import KeyPattern
 from batuta.cache.values import ABSENT, pack, unpack
 from batuta.durations import Duration, in_seconds
 from batuta.errors import BatutaError, InvalidInput
 from batuta.ids import jitter, new_message_id
+from batuta.names import check_text
 from batuta.serde import decoder_for
 
 T = TypeVar("T")
@@ -299,8 +300,7 @@ class MemberSet:
 
     def _check(self, members: tuple[str, ...]) -> None:
         for member in members:
-            if not isinstance(member, str) or not is_utf8(member):
-                raise InvalidInput(f"a member of {self.name} must be a Unicode text, not {member!r}")
+            check_text(member, f"member of {self.name}")
 
     async def _change(self, key: str, work: Callable[[CacheBackend], Awaitable[Any]]) -> None:
         async def change(backend: CacheBackend) -> bool:

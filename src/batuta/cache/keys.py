@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from batuta.errors import InvalidInput
+from batuta.names import check_text
 
 LONGEST_KEY: Final = 512
 """Characters of a key."""
@@ -13,7 +14,6 @@ _WORD = re.compile(r"[a-z][a-z0-9_]*\Z")
 _FIELD = re.compile(r"\{([a-z][a-z0-9_]*)\}\Z")
 # A `:` would begin the next part, braces choose the slot of a Redis Cluster, `%` is how these three are written.
 _ESCAPED = re.compile(r"[%:{}\s\x00-\x1f\x7f]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class KeyPattern:
@@ -66,14 +66,9 @@ class KeyPattern:
         text = "" if value is None else str(value)
         if not text:
             raise InvalidInput(f"identifier {name} of cache key {self.pattern!r} is empty")
-        if not is_utf8(text):
-            raise InvalidInput(f"identifier {name} of cache key {self.pattern!r} is no Unicode text: {text!r}")
+        if not text.isascii():
+            check_text(text, f"identifier {name} of cache key {self.pattern!r}")
         return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
-
-
-def is_utf8(text: str) -> bool:
-    """Whether Redis can be sent it: half a surrogate pair it cannot."""
-    return text.isascii() or not _SURROGATE.search(text)
 
 
 def lock_key(key: str) -> str:

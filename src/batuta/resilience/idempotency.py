@@ -25,7 +25,7 @@ from batuta.errors import BatutaError, IdempotencyInProgress, IdempotencyKeyReus
 from batuta.failpoints import failpoint
 from batuta.ids import new_message_id
 from batuta.journal.server.requests import RequestStore
-from batuta.names import check_name
+from batuta.names import check_name, shortened
 from batuta.serde import Codec
 
 P = ParamSpec("P")
@@ -42,6 +42,7 @@ WAIT_SECONDS = 5.0
 LARGEST = 64 * 1024
 """Characters of an answer that are kept."""
 _LONGEST_SCOPE = 300
+_LONGEST_FAST = 150
 _FIRST_LOOK, _LAST_LOOK, _TRY = 0.01, 0.2, 0.5
 """Seconds between looks at a request of another owner, and between tries to take it over."""
 
@@ -107,6 +108,10 @@ class Idempotency:
         self._wait, self._largest = check_wait("wait", wait), largest
         self.counts = Counts()
 
+    @functools.cached_property
+    def _namespace(self) -> str:
+        return self._store.namespace
+
     async def once(
         self, scope: str, key: str, asked: bytes, work: Work, *, shorten: Shorten | None = None
     ) -> tuple[str, bool]:
@@ -116,9 +121,10 @@ class Idempotency:
         A duplicate waits for the first answer. Raises IdempotencyKeyReused when the key came with another request,
         IdempotencyInProgress when the answer does not come in time. When `work` raises, nothing is kept."""
         name, owner = name_of(scope, key), new_message_id()
-        digest = hashlib.sha256(scope.encode() + b"\0" + asked).hexdigest()
+        # With the namespace: others may keep their answers in the same Redis.
+        digest = hashlib.sha256(f"{self._namespace}\0{scope}\0".encode() + asked).hexdigest()
         until = time.monotonic() + self._wait
-        fast = None if self._answers is None else await self._answers.get(request_id=name)
+        fast = None if self._answers is None else await self._answers.get(request_id=_fast_name(name))
         if fast is not None and fast.digest == digest:  # of another request: the store says what that means
             self.counts.replayed += 1
             return fast.answer, True
@@ -137,7 +143,7 @@ class Idempotency:
             found = kept.answer if kept.answer is not None else await self._answer_of_other(name, until)
             if found is not None:
                 if self._answers is not None:
-                    await self._answers.put(KeptAnswer(digest, found), request_id=name)
+                    await self._answers.put(KeptAnswer(digest, found), request_id=_fast_name(name))
                 self.counts.replayed += 1
                 return found, True
             if time.monotonic() >= until:
@@ -163,7 +169,7 @@ class Idempotency:
         if not await self._store.finish_request(name, owner, kept):
             return None
         if self._answers is not None:
-            await self._answers.put(KeptAnswer(digest, kept), request_id=name)
+            await self._answers.put(KeptAnswer(digest, kept), request_id=_fast_name(name))
         failpoint("idempotency.kept")
         return answer
 
@@ -194,6 +200,11 @@ def name_of(scope: str, key: str) -> str:
     if len(scope) > _LONGEST_SCOPE:
         scope = f"{scope[: _LONGEST_SCOPE - 17]}~{hashlib.blake2b(scope.encode(), digest_size=8).hexdigest()}"
     return f"{scope} {spaced(checked)}" if scope else checked
+
+
+def _fast_name(name: str) -> str:
+    """The name, short enough for the key of a cache, where a space has three characters."""
+    return shortened(name, _LONGEST_FAST)
 
 
 def spaced(*parts: str) -> str:

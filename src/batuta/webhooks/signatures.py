@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.errors import InvalidInput, InvalidSignature
@@ -50,9 +50,10 @@ def verify_webhook(
     A sender may repeat a webhook with a new timestamp, Batuta for up to a week: keep the ids for as long, to notice
     repeated ones. Raises InvalidSignature.
     """
-    if isinstance(body, str):
+    text: Any = body
+    if isinstance(text, str):
         raise InvalidInput("the body of a webhook must be its raw bytes: a text may differ from what was signed")
-    given = {name.lower(): value for name, value in headers.items()}
+    given: dict[str, Any] = {name.lower(): value for name, value in headers.items()}
     try:
         id, sent, signatures = (given[f"webhook-{part}"] for part in ("id", "timestamp", "signature"))
     except KeyError as missing:
@@ -69,7 +70,7 @@ def verify_webhook(
     for one in signatures.split(" "):
         version, _, signature = one.partition(",")
         if version == "v1" and any(hmac.compare_digest(signature.encode(), known.encode()) for known in expected):
-            return id
+            return str(id)
     raise InvalidSignature("no signature fits the body and a known secret")
 
 

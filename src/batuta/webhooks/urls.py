@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
@@ -43,7 +43,8 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 def parse_target(url: str) -> Target:
     """Raises InvalidURL, which does not repeat the URL's query: it may hold secrets."""
-    if not isinstance(url, str) or len(url) > LONGEST:
+    given: Any = url
+    if not isinstance(given, str) or len(url) > LONGEST:
         raise InvalidURL(f"the address of a webhook must be a text of at most {LONGEST:,} characters")
     if _FORBIDDEN.search(url):
         raise InvalidURL("the address of a webhook must not have spaces, backslashes or control characters")

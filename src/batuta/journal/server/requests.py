@@ -30,6 +30,8 @@ class KeptRequest(Struct, kw_only=True):
 class RequestStore(Protocol):
     """The part of a store that keeps requests."""
 
+    namespace: str
+
     async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
         """Let `owner` carry out the request of that key, for `lock` microseconds, unless another one does or did:
         the request is returned with its owner. A request whose answer did not come in time is taken over. A request
