@@ -34,6 +34,29 @@ def test_a_value_is_shown_decompressed(url: str) -> None:
     assert call(url, "show", "test:none:1").exit_code == 1
 
 
+def test_looking_at_a_set_or_at_what_others_have_written_changes_nothing(url: str) -> None:
+    async def write(*, clean: bool = False) -> list[bytes]:
+        redis = await RedisCache.connect(url, RedisOptions(min_idle=0))
+        try:
+            if clean:
+                kept = [await redis._client.type(key) for key in ("test:set:1", "theirs")]
+                await redis.delete(["test:set:1", "theirs"])
+                return kept
+            await redis.add_members("test:set:1", ["b", "a"], 60)
+            await redis._client.rpush("theirs", "1")
+            await redis._client.expire("theirs", 60)
+            return []
+        finally:
+            await redis.close()
+
+    asyncio.run(write())
+    assert '["a","b"]' in call(url, "show", "test:set:1").output
+    refused = call(url, "show", "theirs")
+    assert refused.exit_code == 2
+    assert "holds a list" in refused.output
+    assert asyncio.run(write(clean=True)) == [b"set", b"list"]
+
+
 def test_keys_memory_and_evictions_are_shown(url: str) -> None:
     assert "keys     2" in call(url, "info").output
     assert '"evicted": 0' in call(url, "info", "--json").output

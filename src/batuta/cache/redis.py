@@ -161,6 +161,19 @@ class RedisCache:
     async def members(self, key: str) -> set[str]:
         return {member.decode(errors="replace") for member in await self._ask([key], self._client.smembers, key)}
 
+    async def look(self, key: str) -> tuple[bytes | set[str], float | None] | None:
+        """The value or set under a key, and its lifetime if it has one. Changes nothing, whoever has written it.
+        Raises InvalidInput for what no cache writes."""
+        kind: bytes = await self._do(self._client.type, key)
+        if kind not in (b"string", b"set", b"none"):
+            raise InvalidInput(f"{key!r} holds a {kind.decode()}, which Batuta does not write")
+        found = await self._do(self._client.smembers if kind == b"set" else self._client.get, key)
+        if not found and kind != b"string":
+            return None
+        left = await self._do(self._client.pttl, key)
+        value = {one.decode(errors="replace") for one in found} if kind == b"set" else found or b""
+        return value, left / 1000 if left >= 0 else None
+
     # -- the server itself
 
     async def info(self) -> CacheInfo:

@@ -98,19 +98,23 @@ def check(redis_url: str, limit: int, as_json: bool) -> None:
 @with_redis
 @json_option
 def show(redis_url: str, key: str, as_json: bool) -> None:
-    """Show the value of KEY, decompressed, and the seconds until it ends."""
+    """Show the value of KEY, decompressed, or its set, and the seconds until it ends."""
+    from msgspec import json
+
     from batuta.cache.values import inflate
 
-    found = _ask(redis_url, lambda redis: redis.get_with_lifetime(key))
+    found = _ask(redis_url, lambda redis: redis.look(key))
     if found is None:
         raise click.ClickException(f"no value under {key!r}")
-    text = inflate(found[0], "the value").decode(errors="replace")
+    value, left = found
+    data = json.encode(sorted(value)) if isinstance(value, set) else inflate(value, "the value")
+    text = data.decode(errors="replace")
     if as_json:
-        print_json({"key": key, "value": text, "seconds_left": found[1]})
+        print_json({"key": key, "value": text, "seconds_left": left})
         return
     page: Any = console()
     page.print(shown_text(text))
-    say(f"ends in {found[1]:.0f} s", err=True)
+    say("it has no lifetime" if left is None else f"ends in {left:.0f} s", err=True)
 
 
 @click.command()
