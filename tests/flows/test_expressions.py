@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.errors import InvalidInput
-from batuta.flows.expressions import FUNCTIONS, LARGEST_RESULT, ExpressionError, compile_expression, compile_template
+from batuta.flows.expressions import (
+    FUNCTIONS,
+    LARGEST_RESULT,
+    MOST_WORK,
+    ExpressionError,
+    compile_expression,
+    compile_template,
+)
 
 SCOPE: dict[str, Any] = {
     "event": {
@@ -144,6 +151,24 @@ def test_sizes_depths_and_results_are_bounded() -> None:
         compile_template(doubling)(scope)
     with pytest.raises(ExpressionError, match="more than"):
         compile_expression('replace(event.payload.big, "x", "yyyyyyyyyyyyyyyy")')(scope)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        ["{{ event.payload }}"] * 20,
+        "{{ event.payload.big }}" * 1_000,
+        [f"{{{{ list({', '.join(['event'] * 20)}) }}}}"],
+        f"{{{{ list({', '.join(['list(event, event, event, event, event)'] * 5)}) }}}}",
+        ["{{ length(upper(lower(upper(event.payload.big)))) }}"] * 10,
+    ],
+    ids=["values", "texts", "a list", "lists in a list", "work"],
+)
+def test_a_template_gives_and_reads_a_bounded_amount_of_text(template: Any) -> None:
+    scope = {"event": {"payload": {"big": "x" * (MOST_WORK // 15)}}}
+    with pytest.raises(ExpressionError, match=r"more than|over the limit"):
+        compile_template(template)(scope)
+    assert compile_template({"one": "{{ event.payload }}"})(scope) == {"one": scope["event"]["payload"]}
 
 
 @settings(max_examples=500, deadline=None)

@@ -77,6 +77,27 @@ async def test_a_circle_comes_to_an_end() -> None:
     assert "it goes in circles" in (found.error or "")
 
 
+async def test_what_is_shown_is_bounded() -> None:
+    large = {"items": list(range(100)), "text": "x" * 200_000}
+    found = await rehearsed(
+        [step("all", "for_each", items="{{ event.payload.items }}", steps=[step("a", "action")]), DONE], large
+    )
+    assert "the rehearsal shows more than" in (found.error or "")
+
+
+async def test_what_a_list_collects_is_bounded() -> None:
+    items = {"items": list(range(100)), "text": "x" * 200_000}
+    each = step(
+        "all",
+        "for_each",
+        items="{{ event.payload.items }}",
+        steps=[step("a", "set", values={"n": 1})],
+        collect="{{ event.payload.text }}",
+    )
+    found = await rehearsed([each, DONE], items)
+    assert "collect gives more than" in (found.error or "")
+
+
 async def test_a_double_for_a_step_that_is_not_there_is_refused() -> None:
     with pytest.raises(InvalidInput, match="nobody"):
         await rehearsed(OVERDUE, nobody=Double(output=1))

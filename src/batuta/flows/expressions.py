@@ -40,6 +40,8 @@ MOST_NODES: Final = 5_000
 LARGEST_RESULT: Final = 256 * 1024
 """Characters of a text that an expression makes."""
 LARGEST_NUMBER: Final = 10**15
+MOST_WORK: Final = 16 * 1024 * 1024
+"""Characters that all expressions of one template give, and that their functions read."""
 ROOTS: Final = ("event", "context", "steps")
 
 _TOKEN = re.compile(
@@ -72,7 +74,9 @@ def compile_template(template: Any, what: str = "the value", paths: list[tuple[s
 
     `paths` is given every path that the template reads.
     """
-    return _Templates(paths).compile(template, what, 1)
+    templates = _Templates(paths)
+    made = templates.compile(template, what, 1)
+    return made if templates.reads_little else _measured(made)
 
 
 def paths_in(template: Any) -> list[tuple[str, ...]]:
@@ -82,15 +86,50 @@ def paths_in(template: Any) -> list[tuple[str, ...]]:
     return paths
 
 
+class _Scope(dict[str, Any]):
+    """What a template reads, and how much of it is left to read and to give."""
+
+    left = MOST_WORK
+
+
+def measured(scope: Mapping[str, Any]) -> Mapping[str, Any]:
+    """For templates that are bounded together."""
+    return scope if isinstance(scope, _Scope) else _Scope(scope)
+
+
+def _measured(value: Value) -> Value:
+    return lambda scope: value(measured(scope))
+
+
+def spend(scope: Mapping[str, Any], characters: int) -> None:
+    """Raises ExpressionError when all of a template together is too much."""
+    if isinstance(scope, _Scope):
+        scope.left -= characters
+        if scope.left < 0:
+            raise ExpressionError(f"the expressions give or read more than {MOST_WORK:,} characters")
+
+
+def size_of(value: Any) -> int:
+    """About how many characters of JSON."""
+    if isinstance(value, str | list | Mapping):
+        return len(value) if isinstance(value, str) else len(msgspec.json.encode(value))
+    return 8
+
+
 class _Templates:
     def __init__(self, paths: list[tuple[str, ...]] | None) -> None:
         self._nodes, self._paths = 0, paths
+        self._texts = 0
+        self.reads_little = True
+        """At most one value, as it is."""
 
     def compile(self, template: Any, what: str, depth: int) -> Value:
         self._nodes += 1
         if self._nodes > MOST_NODES or depth > DEEPEST:
             raise InvalidInput(f"{what}: a template has at most {MOST_NODES:,} values and {DEEPEST} levels")
         if isinstance(template, str):
+            self._texts += template.count("{{")
+            self.reads_little = self.reads_little and self._texts < 2 and "(" not in template
             return _compile_text(template, what, self._paths)
         if isinstance(template, Mapping):
             parts = {key: self.compile(part, f"{what}.{key}", depth + 1) for key, part in template.items()}
@@ -110,7 +149,7 @@ def compile_url(text: str) -> Value:
 
     A text that is one expression gives the URL itself. Raises InvalidInput.
     """
-    return _compile_text(text, "the url", None, url_text)
+    return _measured(_compile_text(text, "the url", None, url_text))
 
 
 def url_text(value: Any) -> str:
@@ -134,12 +173,32 @@ def _compile_text(
         pieces.append(compile_expression(inside, what, paths))
     pieces += [rest] if rest else []
     if len(pieces) == 1 and not isinstance(pieces[0], str):
-        return pieces[0]
+        return _given(pieces[0])
 
     def fill(scope: Mapping[str, Any]) -> str:
-        return _bounded("".join(piece if isinstance(piece, str) else written(piece(scope)) for piece in pieces))
+        texts: list[str] = []
+        left = LARGEST_RESULT
+        for piece in pieces:
+            texts.append(piece if isinstance(piece, str) else written(piece(scope)))
+            left -= len(texts[-1])
+            if left < 0:
+                raise ExpressionError(f"the text would be over the limit of {LARGEST_RESULT:,} characters")
+        spend(scope, LARGEST_RESULT - left)
+        return "".join(texts)
 
     return fill
+
+
+def _given(value: Value) -> Value:
+    """The value of an expression that stands alone."""
+
+    def give(scope: Mapping[str, Any]) -> Any:
+        found = value(scope)
+        if isinstance(scope, _Scope):
+            spend(scope, size_of(found))
+        return found
+
+    return give
 
 
 def _until_end(text: str) -> tuple[str, bool, str]:
@@ -279,10 +338,14 @@ def _default(value: Value, otherwise: Value) -> Value:
 def _calls(name: str, function: Callable[..., Any], args: list[Value]) -> Value:
     def call(scope: Mapping[str, Any]) -> Any:
         given = [arg(scope) for arg in args]
+        spend(scope, sum(len(one) for one in given if isinstance(one, str | list | Mapping)))
         try:
-            return function(*given)
+            found = function(*given)
         except ExpressionError as error:
             raise ExpressionError(f"{name}: {error}") from None
+        if name in _GATHERING:
+            spend(scope, size_of(found))
+        return found
 
     return call
 
@@ -437,6 +500,10 @@ FUNCTIONS: Final[dict[str, tuple[int, int, Callable[..., Any]]]] = {
     "add_seconds": (2, 2, _add_seconds),
     "seconds_between": (2, 2, lambda left, right: (moment(right) - moment(left)).total_seconds()),
 }
+
+
+_GATHERING: Final = frozenset({"list", "merge"})
+"""They give a value several times as large as any that they read."""
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from batuta.errors import BatutaError
 from batuta.flows.document import is_given
-from batuta.flows.expressions import Value, as_text, moment
+from batuta.flows.expressions import MOST_WORK, Value, as_text, moment, size_of
 from batuta.flows.host import ActionRequest, AiRequest, ApprovalRequest, Host, Mark, Phase
 from batuta.flows.meaning import OF_RUNS
 from batuta.flows.models import FlowPart, FlowStart, FlowState
@@ -98,7 +98,7 @@ class Interpreter:
             return one.next
         try:
             to = await _PERFORM[one.type](self, one, frame, number)
-            if one.writes:
+            if one.writes is not None:
                 await self._write(one, frame, number)
         except Exception as error:
             said = str(error)[:_LONGEST_ERROR] or type(error).__name__
@@ -137,8 +137,7 @@ class Interpreter:
         frame.steps[one.key] = {"output": output}
 
     async def _write(self, one: Prepared, frame: Frame, number: int) -> None:
-        scope = frame.scope
-        values = {name: _value(value, scope) for name, value in one.writes}
+        values = {} if one.writes is None else _value(one.writes, frame.scope)
         found = await self._mark(one, frame, number, "wrote", context=values)
         frame.context.update(found.get("context") or {})
 
@@ -342,23 +341,28 @@ class Interpreter:
         if len(items) <= LONG_LIST:
             return await self._items(one, frame, items, 0, number)
         results: list[Any] = []
+        size = 0
         for offset in range(0, len(items), PART):
             some = items[offset : offset + PART]
             found = await self._host.part(one, some, offset, frame.context, frame.steps)
             results += await self._items(one, frame, some, offset, number) if found is None else found
+            size = _sum(size, results[offset:])
         return results
 
     async def _items(self, one: Prepared, frame: Frame, items: list[Any], offset: int, number: int) -> list[Any]:
         results: dict[int, Any] = {}
+        size = 0
         collect = one.values.get("collect")
 
         def each(place: int, item: Any) -> Callable[[], Coroutine[Any, Any, None]]:
             async def do() -> None:
+                nonlocal size
                 context = {**frame.context, one.step.config.as_: item, "index": place}
                 inner = Frame(frame.event, context, dict(frame.steps), number, place)
                 await self._block(one.blocks[0], inner)
                 if collect is not None:
                     results[place] = _value(collect, inner.scope)
+                    size = _sum(size, results[place])
 
             return do
 
@@ -448,6 +452,14 @@ def action_request(one: Prepared, scope: dict[str, Any]) -> ActionRequest:
         id=as_text(rest["id"]),
         signal=config.signal,
     )
+
+
+def _sum(size: int, collected: Any) -> int:
+    """With what was collected. Raises FlowFailed."""
+    size += size_of(collected)
+    if size > MOST_WORK:
+        raise FlowFailed(f"collect gives more than {MOST_WORK:,} characters for all items together")
+    return size
 
 
 def _value(value: Value, scope: dict[str, Any]) -> Any:

@@ -56,8 +56,8 @@ class Prepared(Struct, eq=False):
     type: str
     next: str
     guard: Condition | None
-    writes: list[tuple[str, Value]]
-    """Names in `context`, with their templates."""
+    writes: Value | None
+    """Gives names in `context`, with their values."""
     values: dict[str, Value]
     """The templates of the config, by field."""
     rules: list[Condition]
@@ -120,7 +120,7 @@ def _prepare(step: StepBase, by_key: dict[str, Prepared]) -> Prepared:
         str(type(step).__struct_config__.tag),
         step.next,
         None if step.if_ is None else compile_condition(step.if_),
-        [(name, compile_template(value)) for name, value in step.output.items()],
+        compile_template(step.output) if step.output else None,
         values,
         _rules(step),
         gaps,

@@ -25,6 +25,11 @@ from batuta.flows.secrets import MARK
 MOST_STEPS: Final = 5_000
 _LONGEST: Final = 10.0
 """Seconds."""
+_TOO_LONG: Final = f"the rehearsal took over {_LONGEST:g} s"
+_MOST_SHOWN: Final = 16 * 1024 * 1024
+"""Characters of JSON."""
+_TOLD: Final = frozenset({"failed", "cancelled", "skipped"})
+"""Marks that a rehearsal keeps, however long it took."""
 _WHEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -93,7 +98,7 @@ async def rehearse(
         async with asyncio.timeout(_LONGEST):
             context = await Interpreter(program, host, MOST_STEPS).run(start, msgspec.to_builtins(event))
     except TimeoutError:
-        error = f"the rehearsal took over {_LONGEST:g} s"
+        error = _TOO_LONG
     except BatutaError as failed:
         error = str(failed)
     status = RunStatus.COMPLETED if error is None else RunStatus.FAILED
@@ -122,9 +127,20 @@ class _Host:
         self._doubles, self._now = doubles, now
         self._by_number: dict[int, RehearsedStep] = {}
         self._scopes: list[_Scope] = []
+        self._left, self._until = _MOST_SHOWN, asyncio.get_running_loop().time() + _LONGEST
+
+    def _shows(self, value: Any) -> None:
+        """Raises FlowFailed: it is too much, or took too long. A step that does not wait gives way to no timer."""
+        self._left -= len(msgspec.json.encode(value))
+        if self._left < 0:
+            raise FlowFailed(f"the rehearsal shows more than {_MOST_SHOWN:,} characters")
+        if asyncio.get_running_loop().time() > self._until:
+            raise FlowFailed(_TOO_LONG)
 
     async def mark(self, make: Callable[[], Mark]) -> dict[str, Any]:
         mark = make()
+        if mark.flow not in _TOLD:
+            self._shows(mark)
         step = self._by_number.get(mark.n)
         if step is None:
             step = RehearsedStep(key=mark.step, type=mark.type, status=StepStatus.RUNNING, index=mark.index)
@@ -151,11 +167,14 @@ class _Host:
         if double is not None and double.timeout:
             return None
         output = otherwise if double is None or double.output is UNSET else double.output
+        self._shows(output)
         self.steps[-1].output, self.steps[-1].status = output, StepStatus.COMPLETED
         return output
 
     async def act(self, one: Prepared, request: ActionRequest) -> Any:
-        self.steps[-1].request = _shown(request)
+        sent = _shown(request)
+        self._shows(sent)
+        self.steps[-1].request = sent
         return self._gives(one, {"dryRun": True, "actionType": request.action_type})
 
     async def ask(self, one: Prepared, request: AiRequest) -> Any:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from batuta.authoring.activity.attempt import current_attempt
 from batuta.errors import BatutaError, InvalidInput
-from batuta.flows.expressions import Value, as_text, compile_template, compile_url
+from batuta.flows.expressions import Value, as_text, compile_template, compile_url, measured
 from batuta.flows.faults import Fault
 from batuta.flows.stored_secrets import stored_secret
 from batuta.flows.values import texts_of
@@ -184,8 +184,9 @@ def compile_gaps(template: dict[str, Any]) -> tuple[Value, Callable[[Mapping[str
         return rest(scope) if url is None else {"url": as_text(address(scope)), **rest(scope)}
 
     def gaps(scope: Mapping[str, Any]) -> list[Gap]:
+        together = measured(scope)
         return [
-            Gap(list(path), [piece if isinstance(piece, list) else piece(scope) for piece in pieces])
+            Gap(list(path), [piece if isinstance(piece, list) else piece(together) for piece in pieces])
             for path, pieces in made
         ]
 

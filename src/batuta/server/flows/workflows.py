@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
@@ -168,7 +169,8 @@ async def dry_run(call: Call) -> Rehearsal:
     document, faults = check_document(given)
     if document is None:
         raise refusing(InvalidFlow(faults))
-    return await rehearse(document.steps, body.payload, body.doubles)
+    # In a thread: one that takes long must not hold up other requests.
+    return await asyncio.to_thread(asyncio.run, rehearse(document.steps, body.payload, body.doubles))
 
 
 async def show_schema(_: Call) -> FlowSchema:
