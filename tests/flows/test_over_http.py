@@ -327,8 +327,8 @@ async def test_a_failed_run_is_retried_from_its_failed_step(api: Orkestr) -> Non
 
 # covers E-08, E-14
 async def test_the_log_of_a_retried_run_is_that_of_all_its_tries(api: Orkestr) -> None:
-    async with Receiver([500, 500]) as receiver:
-        await api.published(calling(receiver.url, retry={"attempts": 1}))
+    async with Receiver([500] * 4) as receiver:
+        await api.published(calling(receiver.url, retry={"attempts": 2, "first": 0.01}))
         told = [await api.done({"amount": 2500})]
         for status in ("FAILED", "COMPLETED"):
             await api.post(f"/api/runs/{told[0]['id']}/retry")
@@ -341,6 +341,7 @@ async def test_the_log_of_a_retried_run_is_that_of_all_its_tries(api: Orkestr) -
     assert all(len({one["id"] for one in lines}) == len(lines) for lines in (logs, audit))
     failed = [place for place, line in enumerate(logs) if line["message"].startswith("Run failed: ")]
     assert (len(failed), failed[1] < len(logs) - 1, logs[-1]["message"]) == (2, True, "Run completed successfully")
+    assert [one["level"] for one in logs if one["level"] != "info"] == ["warn", "error", "error"] * 2
     assert [one["details"]["to"] for one in audit if one["entity"] == "run" and "to" in one["details"]] == [
         "RUNNING",
         "FAILED",

@@ -307,13 +307,19 @@ class _Reader:
 
     def _begin(self, body: Body, at: datetime) -> None:
         self._bases.append((0, body.start.key_base if body.start is not UNSET else ""))
-        if self._start is not None or body.value is UNSET:
+        if body.value is UNSET:
             return
         try:
-            self._start = msgspec.json.decode(body.value, type=tuple[FlowStart])[0]
-            self._program = program_of(bytes(self._start.steps))
+            start = msgspec.json.decode(body.value, type=tuple[FlowStart])[0]
+            program = program_of(bytes(start.steps))
         except (msgspec.MsgspecError, BatutaError):
             return
+        if start.state is not UNSET:  # also what was done in runs that are not read
+            self._run.context.update(start.state.context)
+            self._outputs.update(start.state.steps)
+        if self._start is not None:
+            return
+        self._start, self._program = start, program
         self._run.started_at = at
         if at < self._run.created_at:  # its first turn ran while its start was written
             self._run.created_at = self._lines[0].at = self._audit[0].created_at = at

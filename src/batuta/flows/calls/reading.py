@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,7 +20,7 @@ MOST_PARTS: Final = 10
 MOST_TRIES: Final = 20
 """Of a run that was retried, whose logs are shown, the last ones."""
 MOST_RUNS: Final = 100
-"""Of one chain: the first ones and what follows them."""
+"""Of one chain: the last ones, and the first one."""
 
 
 class Client(Protocol):
@@ -34,22 +35,43 @@ async def read_run(
     handle: Any,
     first: Callable[[Description], Awaitable[RunId | None]],
     awaited: Callable[[Description], Awaitable[FlowStart | None]] | None = None,
+    *,
+    with_tries: bool = False,
 ) -> FlowRun:
     """The whole run that this is the last run of. A retry has the journal of the run before it, as far as it is kept;
     a run that continued as new has its own alone. `first`: finds the first run of its chain; `awaited`: what a run
-    begins with that has not begun."""
+    begins with that has not begun. `with_tries`: with what was said about the tries before this one."""
     last = await _link(handle)
     if not has_begun(last.journal):
         return flow_run([last], None if awaited is None else await awaited(last.description))
-    if not _goes_on(last.journal):
+    goes_on = _goes_on(last.journal)
+    if not goes_on and (last.description.forked_from is None or not with_tries):
         return flow_run([last])
+    links = await _links(client, last, await first(last.description) if goes_on else None)
+    origins = [link.description.forked_from for link in links]
+    tries = [_until(links[: place + 1]) for place, link in enumerate(links[:-1]) if link.description.run_id in origins]
+    views = [flow_run(one) for one in [*(tries[-MOST_TRIES:] if with_tries else ()), _until(links)]]
+    return told_in_order(views) if with_tries else views[-1]
+
+
+async def _links(client: Client, last: Link, first: RunId | None) -> list[Link]:
+    """All runs of its id, the oldest first: those that continued, and the tries of each."""
+    described = last.description
+    page = await client.list(workflow=described.workflow, id_prefix=described.id, limit=MOST_RUNS)
+    ids = [run.run_id for run in page.runs if run.id == described.id and run.run_id != described.run_id][::-1]
+    if first is not None and first not in (*ids, described.run_id):
+        ids.insert(0, first)
     links: list[Link] = []
-    following = await first(last.description)
-    while following is not None and len(links) < MOST_RUNS:
-        one = await client.get_run(following)
-        links.append(await _link(one))
-        following = (await one.timeline()).continued_as
-    return flow_run(links or [last])
+    for run_id in ids:
+        with suppress(UnknownRun):  # it is deleted meanwhile
+            links.append(await _past(await client.get_run(run_id), described))
+    return [*links, last]
+
+
+def _until(links: Sequence[Link]) -> list[Link]:
+    """Those that the last one goes on from: without the tries that were retried."""
+    origins = {link.description.forked_from for link in links}
+    return [link for link in links if link.description.run_id not in origins]
 
 
 async def with_parts(client: Client, view: FlowRun, run_ids: Sequence[RunId]) -> FlowRun:
@@ -64,22 +86,6 @@ async def with_parts(client: Client, view: FlowRun, run_ids: Sequence[RunId]) ->
             if part.start is not None and part.start.part is not UNSET:
                 parts.append(part)
     return joined(view, parts)
-
-
-async def with_tries(client: Client, view: FlowRun, handle: Any) -> FlowRun:
-    """The same with what was said about the tries before this one, as far as they are kept."""
-    described, tries = await handle.describe(), [view]
-    while described.forked_from is not None and len(tries) < MOST_TRIES:
-        try:
-            one = await client.get_run(described.forked_from)
-            found = await one.timeline()
-            if found.id != described.id:
-                break  # a copy of another run
-            described = _as_it_was(described, found)
-            tries.append(flow_run([Link(described, await one.journal(), await one.attempts())]))
-        except UnknownRun:
-            break
-    return told_in_order(tries[::-1])
 
 
 def _as_it_was(later: Description, found: Any) -> Description:
@@ -97,6 +103,13 @@ def _as_it_was(later: Description, found: Any) -> Description:
 
 async def _link(handle: Any) -> Link:
     return Link(await handle.describe(), await handle.journal(), await handle.attempts())
+
+
+async def _past(handle: Any, later: Description) -> Link:
+    """A run that another one went on from: its description and its attempts would be those of the last run."""
+    found = await handle.timeline()
+    attempts = [attempt for step in found.steps for attempt in step.attempts]
+    return Link(_as_it_was(later, found), await handle.journal(), attempts)
 
 
 def _goes_on(journal: Sequence[JournalLine]) -> bool:

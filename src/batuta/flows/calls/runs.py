@@ -24,7 +24,7 @@ from batuta.errors import (
 )
 from batuta.flows.calls.catalog import Catalog, check_limit, no_cursor, uuid_or
 from batuta.flows.calls.events import LONGEST_EXTERNAL_ID, Client, Events
-from batuta.flows.calls.reading import read_run, with_parts, with_tries
+from batuta.flows.calls.reading import read_run, with_parts
 from batuta.flows.calls.triggers import Trigger, trigger_of
 from batuta.flows.models import (
     DECIDE,
@@ -199,8 +199,7 @@ class FlowRuns:
     async def get(self, run_id: object) -> RunView:
         """With steps, logs and audit. Raises UnknownRun, also for a run that is no flow."""
         handle = await self.handle(run_id)
-        view = await read_run(self._client, handle, self._first, self._awaited)
-        view = await with_tries(self._client, view, handle)
+        view = await read_run(self._client, handle, self._first, self._awaited, with_tries=True)
         return await with_parts(self._client, view, [(await handle.describe()).run_id])
 
     async def handle(self, run_id: object) -> Any:
