@@ -1,8 +1,11 @@
 """Actions against a real receiver: what is sent, what comes back, and what secrets stay."""
 
 import asyncio
+import html
+import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -207,6 +210,36 @@ async def test_a_source_of_your_own_gives_secrets() -> None:
 def test_short_values_are_not_searched_for() -> None:
     assert hide({"a": "one and two"}, ["on", "two "]) == {"a": "one and two"}
     assert hide(["abcd", {"abcd": 1}], ["abcd"]) == ["[secret]", {"[secret]": 1}]
+
+
+SPECIAL = "s3cr3t-V/+\"%&=<x> 'ü\\"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        SPECIAL,
+        quote(SPECIAL),
+        quote(SPECIAL, safe="/+%&="),
+        quote_plus(SPECIAL),
+        json.dumps(SPECIAL),
+        json.dumps(SPECIAL, ensure_ascii=False).replace("/", "\\/"),
+        json.dumps(SPECIAL).replace("<", "\\u003c").replace(">", "\\u003E").replace("&", "\\u0026"),
+        html.escape(SPECIAL),
+    ],
+)
+def test_a_secret_is_found_however_its_signs_are_escaped(told: str) -> None:
+    assert hide(f"a {told} b", [SPECIAL]).replace('"', "") == "a [secret] b"
+
+
+def test_long_secrets_and_numbers_are_found() -> None:
+    long = "a/b+" * 10_000
+    assert hide([f"a {long} b", quote(long, safe="")], [long]) == ["a [secret] b", "[secret]"]
+    assert hide({"pin": 12345678, "n": 112345678, "b": True}, ["12345678"]) == {
+        "pin": "[secret]",
+        "n": 112345678,
+        "b": True,
+    }
 
 
 async def test_an_approval_tells_somebody_its_token_and_keeps_it_nowhere() -> None:

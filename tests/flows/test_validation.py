@@ -66,6 +66,11 @@ BAD = [
     ([step("a", "action", body="{{ steps.x.output }}"), DONE], "steps[0].config.body", "there is no step 'x'"),
     ([step("a", "action", body="{{ steps.a.output }}"), DONE], "steps[0].config.body", "never comes before"),
     ([step("a", "set", values={"x": "secret://env/X"}), DONE], "steps[0].config.values", "a secret may not stand here"),
+    (
+        [step("a", "action", actionType="publish", topic="t", body={"k": "secret://env/X"}), DONE],
+        "steps[0].config.body",
+        "what publish sends is kept",
+    ),
     ([step("a", "action", url="secret://x"), DONE], "steps[0].config.url", "cannot be read"),
     ([step("a", "action", url="ftp://x"), DONE], "steps[0].config.url", "http"),
     ([step("a", "action", actionType="publish"), DONE], "steps[0].config", "'topic' is missing"),

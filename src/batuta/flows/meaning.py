@@ -190,6 +190,9 @@ def _check_action(config: ActionConfig, path: str, faults: list[Fault]) -> None:
             faults.append(Fault(path, f"the field {name!r} is missing", f"{config.action_type} needs it"))
     _check_url(config.url, f"{path}.url", faults)
     _check_host(config, f"{path}.url", faults)
+    if config.action_type in ("publish", *OF_RUNS) and is_given(config.body) and MARK in str(config.body):
+        why = f"a secret may not stand here: what {config.action_type} sends is kept"
+        faults.append(Fault(f"{path}.body", why, "only calls of a url may hold one"))
     _check_headers(config.headers, f"{path}.headers", faults)
     _check_reference(config.sign, f"{path}.sign", faults)
     for name, where in config.response.items():

@@ -7,13 +7,15 @@ gap there, which the activity fills. Answers and errors are searched for the val
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -22,7 +24,7 @@ from batuta.errors import BatutaError, InvalidInput
 from batuta.flows.expressions import Value, as_text, compile_template, compile_url, measured
 from batuta.flows.faults import Fault
 from batuta.flows.stored_secrets import stored_secret
-from batuta.flows.values import texts_of
+from batuta.flows.values import is_number, texts_of
 
 MARK: Final = "secret://"
 REFERENCE = re.compile(r"secret://([a-z]{1,20})/([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})")
@@ -32,6 +34,8 @@ ENVIRONMENT_PREFIX: Final = "BATUTA_SECRET_"
 HIDDEN: Final = "[secret]"
 _SHORTEST: Final = 4
 """Values shorter than that are not searched for: they would be found everywhere."""
+_LONG: Final = 4_000
+"""Longer ones are searched for as a whole, as they are or escaped."""
 _LARGEST: Final = 64 * 1024
 
 SecretSource = Callable[[str], Awaitable[str | None]]
@@ -119,24 +123,39 @@ def _with(value: Any, path: list[str | int], text: str) -> Any:
 
 
 def hide(value: Any, secrets: Iterable[str]) -> Any:
-    """The value without the secrets that it holds, also as a URL or a text of JSON writes them."""
-    known = {form for one in secrets if len(one) >= _SHORTEST for form in _forms(one)}
-    return _hide(value, sorted(known, key=len, reverse=True)) if known else value
+    """The value without the secrets that it holds, also as URLs, JSON and HTML write them."""
+    known = sorted({one for one in secrets if len(one) >= _SHORTEST}, key=len, reverse=True)
+    return _hide(value, [_form(one) for one in known]) if known else value
 
 
-def _forms(secret: str) -> Iterable[str]:
-    escaped = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
-    return secret, quote(secret, safe=""), quote(secret), quote_plus(secret), *escaped
+@lru_cache(maxsize=256)
+def _form(secret: str) -> re.Pattern[str]:
+    """Finds a secret, each sign of it as it is or escaped: clients escape some signs of a URL, and leave others."""
+    if len(secret) > _LONG:
+        whole = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], quote(secret, safe="")}
+        return re.compile("|".join(map(re.escape, sorted(whole, key=len, reverse=True))))
+    return re.compile("".join(map(_sign, secret)))
 
 
-def _hide(value: Any, known: list[str]) -> Any:
+def _sign(sign: str) -> str:
+    if sign.isascii() and sign.isalnum():
+        return sign
+    forms = {sign, json.dumps(sign)[1:-1], f"\\u{ord(sign):04x}", quote(sign, safe=""), html.escape(sign)}
+    forms |= {f"&#{ord(sign)};", *({"/": ["\\/"], " ": ["+"]}.get(sign, ()))}
+    return f"(?i:{'|'.join(map(re.escape, sorted(forms, key=len, reverse=True)))})"
+
+
+def _hide(value: Any, known: list[re.Pattern[str]]) -> Any:
     if isinstance(value, str):
         for one in known:
-            value = value.replace(one, HIDDEN)
+            value = one.sub(HIDDEN, value)
         return value
     if isinstance(value, Mapping):
         return {_hide(key, known): _hide(part, known) for key, part in value.items()}
-    return [_hide(part, known) for part in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_hide(part, known) for part in value]
+    is_secret = is_number(value) and any(one.fullmatch(json.dumps(value)) for one in known)
+    return HIDDEN if is_secret else value
 
 
 # -- where a document has them
