@@ -130,6 +130,14 @@ async def test_tokens_are_limited_over_both_rounds() -> None:
     assert "all 50 tokens are used" in found["reason"]
 
 
+async def test_a_schema_that_asks_too_much_of_an_answer_is_given_up() -> None:
+    parts = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(30)} | {"a30": {"type": "object"}}
+    async with serving() as server:
+        server.answers = [said({"kind": "a"})]
+        found = await asked(server, schema={"$ref": "#/$defs/a0", "$defs": parts})
+    assert (found["fallbackUsed"], "to check the answer" in found["reason"]) == (True, True)
+
+
 async def test_an_endpoint_that_is_away_is_replaced_by_the_fallback() -> None:
     flows = Flows(policy=AddressPolicy(allow=["127.0.0.1"]))
     found = outputs(await ran(ask(url="http://127.0.0.1:9/v1"), PAYLOAD, flows))["ai"]

@@ -148,6 +148,23 @@ BAD = [
 ]
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+$", "(a|aa)+", "((a+))*", "(?:a*)*", "(?P<n>x(a|b))+", "((a+)b){2,}", "(a?){50}a{50}", "(", "[(a+"],
+)
+def test_a_pattern_that_may_take_for_ever_is_refused(pattern: str) -> None:
+    found = faults([step("a", "ai_task", fallback=1, schema={"properties": {"x": {"pattern": pattern}}}), DONE])
+    assert list(found) == ["steps[0].config.schema"]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^[A-Z]{2}\d{4}$", r"^[a-z]+@[a-z]+\.[a-z]+$", "(ab)+", "(a+)?b", r"\(a+\)+", "[(a+]+"]
+)
+def test_other_patterns_are_accepted(pattern: str) -> None:
+    schema = {"patternProperties": {pattern: {"pattern": pattern}}}
+    assert not faults([step("a", "ai_task", fallback=1, schema=schema), DONE])
+
+
 @pytest.mark.parametrize(("steps", "path", "words"), BAD, ids=[f"{path or 'whole'}: {words}" for _, path, words in BAD])
 def test_each_fault_has_its_path_and_a_hint(steps: Any, path: str, words: str) -> None:
     found = faults(steps if isinstance(steps, str) else json.dumps(steps))

@@ -17,6 +17,8 @@ from batuta.webhooks.client import HttpResponse, SafeHttpClient
 _ROUNDS: Final = 2
 """The question, and one repair."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
+_LONGEST_CHECK: Final = 1.0
+"""Seconds: meanwhile the worker does nothing else."""
 _NO_BODY: Final = "the answer is not that of a chat completion"
 
 
@@ -131,11 +133,26 @@ def checked(text: str, schema: dict[str, Any] | None) -> tuple[Any, str]:
         import jsonschema
     except ImportError:
         raise MissingExtra("checking answers of models", "flows") from None
+    draft = jsonschema.Draft202012Validator
+    until = time.monotonic() + _LONGEST_CHECK
+    extend: Any = jsonschema.validators.extend  # it has no types
+    in_time = extend(draft, {name: _until(until, one) for name, one in draft.VALIDATORS.items()})
     try:
-        error = next(iter(jsonschema.Draft202012Validator(schema).iter_errors(data)), None)
+        error = next(iter(in_time(schema).iter_errors(data)), None)
     except (RecursionError, ValueError, jsonschema.SchemaError) as broken:
         return None, f"the schema cannot be used: {broken}"[:300]
     return data, "" if error is None else f"{error.json_path}: {error.message}"[:300]
+
+
+def _until(until: float, keyword: Callable[..., Any]) -> Callable[..., Any]:
+    """The keyword of a schema, which gives up then: a schema may ask the same of a value a million times."""
+
+    def check(*given: Any) -> Any:
+        if time.monotonic() > until:
+            raise _Unusable(f"it took more than {_LONGEST_CHECK:g} s to check the answer")
+        return keyword(*given)
+
+    return check
 
 
 def _without_fence(text: str) -> str:

@@ -46,6 +46,13 @@ OF_RUNS: Final = frozenset({"start_run", "signal_run"})
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,99}")
 _TAKEN: Final = {"steps": "it has the outputs of the steps"}
 """Names in `context` that a flow may not give."""
+_LITERAL: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""Of a pattern: a sign that is escaped, or a set of signs."""
+_OPENING: Final = re.compile(r"\(\?(?:[:=!>]|<[=!]|P?<\w+>)")
+_PLAIN_GROUP: Final = re.compile(r"\([^()*+?{|]*\)")
+_ONCE: Final = re.compile(r"\(([^()]*)\)(?![*+{])")
+"""A group that is not repeated: its content counts for the group around it."""
+_REPEATED_GROUP: Final = re.compile(r"\)[*+{]")
 _WHOLE_HOST = re.compile(r"(https?://[^/?#{}@]+[/?#])|(secret://[^{}]*/)")
 _NEEDS = {
     "http_request": {"url": "url"},
@@ -260,11 +267,37 @@ def schema_fault(schema: dict[str, Any]) -> str:
         return "references to other documents are not followed"
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
+        for pattern in _patterns(schema):
+            re.compile(pattern)
+            if _may_take_for_ever(pattern):
+                return (
+                    f"the pattern {pattern[:50]!r} repeats a group that repeats something itself: it may take for ever"
+                )
+    except re.error as error:
+        return f"a pattern cannot be read: {error}"[:200]
     except jsonschema.SchemaError as error:
         return str(error.message)[:200]
     except (RecursionError, ValueError) as error:
         return f"it cannot be used: {error}"[:200]
     return ""
+
+
+def _patterns(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["pattern"]] if isinstance(value.get("pattern"), str) else []
+        own += value["patternProperties"] if isinstance(value.get("patternProperties"), dict) else []
+        return own + [one for part in value.values() for one in _patterns(part)]
+    if isinstance(value, list):
+        return [one for part in value for one in _patterns(part)]
+    return []
+
+
+def _may_take_for_ever(pattern: str) -> bool:
+    """Whether it repeats a group that repeats something itself, or chooses: `(a+)+`, `(a|b)*`."""
+    bare = _OPENING.sub("(", _LITERAL.sub("x", pattern))
+    while bare != (shorter := _ONCE.sub(r"\1", _PLAIN_GROUP.sub("x", bare))):
+        bare = shorter
+    return _REPEATED_GROUP.search(bare) is not None
 
 
 def _refs(value: Any) -> list[str]:
