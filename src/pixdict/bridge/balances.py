@@ -106,7 +106,7 @@ class Balances(Gate):
 
     def sync(self, policies: Iterable[Policy]) -> None:
         """Balances and sizes of the participant's buckets, as of now."""
-        now = self._now()
+        now = self.now()
         for policy in policies:
             limit = Limit(policy.refill_tokens, policy.capacity, max(1, policy.refill_period_sec))
             # All that is missing may be ours, and the shares of others full.
@@ -183,7 +183,7 @@ class Balances(Gate):
         if known is None and charge.limit is not None:
             if len(self._known) >= _USERS:
                 self._forget_full()
-            full = Bucket(charge.limit.capacity, self._now())
+            full = Bucket(charge.limit.capacity, self.now())
             known = self._known[charge.bucket] = _Known(charge.limit, full)
         return known
 
@@ -194,9 +194,10 @@ class Balances(Gate):
                 del self._known[name]
 
     def _current(self, known: _Known) -> Bucket:
-        return refilled(known.bucket, self._now(), known.limit, self._refill)
+        return refilled(known.bucket, self.now(), known.limit, self._refill)
 
-    def _now(self) -> int:
+    def now(self) -> int:
+        """The directory's clock in microseconds, as far as its last answer tells."""
         return self._clock.now() + self._ahead
 
     def _least(self, charge: Charge) -> int:
@@ -209,7 +210,7 @@ class Balances(Gate):
             return 0.05
         period = known.limit.period * SECOND
         periods = periods_to_wait(known.bucket.tokens - least + 1, known.limit)
-        return (period - self._now() % period + (periods - 1) * period) / SECOND
+        return (period - self.now() % period + (periods - 1) * period) / SECOND
 
 
 def _status(outcome: Outcome) -> int | None:

@@ -115,6 +115,10 @@ class Calls:
         request = DirectoryRequest(operation=OPERATIONS["listPolicies"])
         return cast(ListPoliciesResponse, await self.call(request, until))
 
+    def directory_time(self) -> datetime:
+        """By the directory's clock."""
+        return as_datetime(self.balances.now())
+
     def time_left(self, seconds: float | None) -> float:
         """Until when a call with that much time may take, by the monotonic clock."""
         return self._clock.monotonic() + (self._settings.call_timeout if seconds is None else seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -17,13 +17,31 @@ from pixdict.bridge.errors import PROBLEM, Code, failure_of
 from pixdict.bridge.messages import moment, stamp, to_message, to_struct
 from pixdict.bridge.settings import BridgeSettings
 from pixdict.dict import messages
-from pixdict.dict.claims import Claim, ClaimType, claim_violations, is_of_same_claimer
-from pixdict.dict.entries import Account, account_violations, entry_violations, person_violations
+from pixdict.dict.claims import (
+    CLAIM_REASONS,
+    CONFIRM_REASONS,
+    LISTED_STATUSES,
+    Claim,
+    ClaimType,
+    claim_violations,
+    is_of_same_claimer,
+)
+from pixdict.dict.entries import (
+    CREATE_REASONS,
+    DELETE_REASONS,
+    UPDATE_REASONS,
+    UPDATE_REASONS_EVP,
+    Account,
+    account_violations,
+    entry_violations,
+    person_violations,
+)
 from pixdict.dict.headers import END_TO_END_ID, PAYER, PAYER_ID
 from pixdict.dict.keys import KeyType, key_type_of
 from pixdict.dict.operations import OPERATIONS
 from pixdict.dict.policies import OFFICIAL
 from pixdict.dict.problems import DirectoryRefused, Violation
+from pixdict.dict.xml import spelled_time
 from pixdict.errors import InvalidArgument
 from pixdict.proto import bridge_pb2 as pb
 from pixdict.proto import bridge_pb2_grpc as rpc
@@ -115,8 +133,9 @@ class RateLimits(_Service, rpc.RateLimitsServicer):
 class Entries(_Service, rpc.EntriesServicer):
     @answered
     async def CreateEntry(self, request: pb.CreateEntryRequest, context: Context) -> pb.EntryResponse:
-        checked_uuid(request.request_id)
+        checked_uuid(request.request_id, random=True)
         message = to_struct(messages.CreateEntryRequest, request)
+        checked_reason(request.reason, CREATE_REASONS)
         refuse("EntryInvalid", entry_violations(message.entry))
         self._ours(message.entry.account, "entry.account.participant")
         return to_message(pb.EntryResponse, await self._write("createEntry", request, context, message))
@@ -134,6 +153,10 @@ class Entries(_Service, rpc.EntriesServicer):
     async def UpdateEntry(self, request: pb.UpdateEntryRequest, context: Context) -> pb.EntryResponse:
         checked_key(request.key)
         message = to_struct(messages.UpdateEntryRequest, request)
+        if message.account is None and message.owner is None:
+            raise InvalidArgument("account and owner are both missing: nothing to update")
+        evp = key_type_of(request.key) is KeyType.EVP
+        checked_reason(request.reason, UPDATE_REASONS_EVP if evp else UPDATE_REASONS)
         found: list[Violation] = []
         if message.account is not None:
             found += account_violations(message.account, "account")
@@ -149,6 +172,7 @@ class Entries(_Service, rpc.EntriesServicer):
     @answered
     async def DeleteEntry(self, request: pb.DeleteEntryRequest, context: Context) -> pb.DeleteEntryResponse:
         checked_key(request.key)
+        checked_reason(request.reason, DELETE_REASONS)
         message = to_struct(messages.DeleteEntryRequest, request, participant=self._settings.participant)
         answer = await self._write("deleteEntry", request, context, message, Key=request.key)
         return to_message(pb.DeleteEntryResponse, answer)
@@ -182,15 +206,21 @@ class Claims(_Service, rpc.ClaimsServicer):
     async def _find_claim(self, wanted: Claim, until: float) -> Struct | None:
         """The directory has no RequestId for claims: after an unknown outcome it is asked whether the claim is there.
         A claim is ours if it was changed since, at the earliest a minute before, to allow for different clocks."""
-        query = self._of_participant(IsClaimer="true", Status="OPEN", Limit=str(MOST_LISTED), Type=wanted.type)
-        found = await self._calls.call(DirectoryRequest(operation=OPERATIONS["listClaims"], query=query), until)
-        listed = cast(messages.ListClaimsResponse, found)
-        for claim in listed.claims:
-            if is_of_same_claimer(claim, wanted) and claim.last_modified >= listed.response_time - _CLOCKS_APART:
-                return messages.CreateClaimResponse(
-                    response_time=listed.response_time, correlation_id=listed.correlation_id, claim=claim
-                )
-        return None
+        since = self._calls.directory_time() - _CLOCKS_APART
+        while True:
+            query = self._of_participant(
+                IsClaimer="true", Status="OPEN", Limit=str(MOST_LISTED), Type=wanted.type, ModifiedAfter=_time(since)
+            )
+            found = await self._calls.call(DirectoryRequest(operation=OPERATIONS["listClaims"], query=query), until)
+            listed = cast(messages.ListClaimsResponse, found)
+            for claim in listed.claims:
+                if is_of_same_claimer(claim, wanted) and claim.last_modified >= listed.response_time - _CLOCKS_APART:
+                    return messages.CreateClaimResponse(
+                        response_time=listed.response_time, correlation_id=listed.correlation_id, claim=claim
+                    )
+            if not listed.has_more_elements or not listed.claims or listed.claims[-1].last_modified <= since:
+                return None
+            since = listed.claims[-1].last_modified
 
     @answered
     async def GetClaim(self, request: pb.GetClaimRequest, context: Context) -> pb.ClaimResponse:
@@ -201,6 +231,8 @@ class Claims(_Service, rpc.ClaimsServicer):
     async def ListClaims(self, request: pb.ListClaimsRequest, context: Context) -> pb.ListClaimsResponse:
         if request.type and request.type not in ClaimType.__members__:
             raise InvalidArgument(f"type {request.type!r}: OWNERSHIP or PORTABILITY")
+        if unknown := set(request.status) - LISTED_STATUSES:
+            raise InvalidArgument(f"status {min(unknown)!r}: one of {', '.join(sorted(LISTED_STATUSES))}")
         query = self._of_participant(
             IsDonor=_flag(request, "is_donor"),
             IsClaimer=_flag(request, "is_claimer"),
@@ -218,15 +250,17 @@ class Claims(_Service, rpc.ClaimsServicer):
 
     @answered
     async def ConfirmClaim(self, request: pb.ConfirmClaimRequest, context: Context) -> pb.ClaimResponse:
+        checked_reason(request.reason, CONFIRM_REASONS)
         return await self._act("confirmClaim", messages.ConfirmClaimRequest, request, context)
 
     @answered
     async def CancelClaim(self, request: pb.CancelClaimRequest, context: Context) -> pb.ClaimResponse:
+        checked_reason(request.reason, CLAIM_REASONS)
         return await self._act("cancelClaim", messages.CancelClaimRequest, request, context)
 
     @answered
     async def CompleteClaim(self, request: pb.CompleteClaimRequest, context: Context) -> pb.ClaimResponse:
-        checked_uuid(request.request_id)
+        checked_uuid(request.request_id, random=True)
         return await self._act("completeClaim", messages.CompleteClaimRequest, request, context)
 
     async def _act(self, name: str, kind: type[Struct], request: Any, context: Context) -> pb.ClaimResponse:
@@ -244,6 +278,7 @@ class Reconciliation(_Service, rpc.ReconciliationServicer):
         self, request: pb.CreateSyncVerificationRequest, context: Context
     ) -> pb.SyncVerificationResponse:
         checked_key_type(request.key_type)
+        checked_digest("participant_sync_verifier", request.participant_sync_verifier)
         verification = to_struct(messages.SyncVerification, request, participant=self._settings.participant)
         message = messages.CreateSyncVerificationRequest(sync_verification=verification)
         answer = await self._write("createSyncVerification", request, context, message)
@@ -265,8 +300,7 @@ class Reconciliation(_Service, rpc.ReconciliationServicer):
 
     @answered
     async def GetEntryByCid(self, request: pb.GetEntryByCidRequest, context: Context) -> pb.GetEntryByCidResponse:
-        if len(request.cid) != 64 or not set(request.cid) <= set("0123456789abcdef"):
-            raise InvalidArgument("cid must have 64 hexadecimal digits in small letters")
+        checked_digest("cid", request.cid)
         return to_message(
             pb.GetEntryByCidResponse, await self._read("getEntryByCid", context, path={"Cid": request.cid})
         )
@@ -306,11 +340,25 @@ def checked_limit(limit: int) -> str:
     return str(limit) if limit else ""
 
 
-def checked_uuid(text: str) -> UUID:
+def checked_reason(reason: str, allowed: Collection[str]) -> None:
+    if reason not in allowed:
+        why = f"is not one of {', '.join(sorted(allowed))}"
+        refuse("InvalidReason", [Violation(reason=why, value=reason, property="reason")])
+
+
+def checked_digest(name: str, text: str) -> None:
+    if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+        raise InvalidArgument(f"{name} must have 64 hexadecimal digits in small letters")
+
+
+def checked_uuid(text: str, *, random: bool = False) -> UUID:
+    """`random`: of version 4, as the directory wants request ids that become part of a CID."""
     try:
         found = UUID(text)
     except ValueError:
         raise InvalidArgument(f"{text[:80]!r} is no UUID") from None
+    if random and found.version != 4:
+        raise InvalidArgument(f"request_id {text!r} is no UUID of version 4")
     return found
 
 
@@ -325,4 +373,4 @@ def _flag(request: Any, name: str) -> str:
 
 
 def _time(given: datetime | None) -> str:
-    return "" if given is None else given.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return "" if given is None else spelled_time(given)

@@ -171,6 +171,7 @@ CLAIM_REASONS = (
     Reason.RFB_VALIDATION,
 )
 MOVES: tuple[Move, ...] = tuple(_moves())
+CONFIRM_REASONS = frozenset(move.reason for move in MOVES if move.action is Action.CONFIRM and move.reason)
 _TOO_EARLY = {
     After.RESOLUTION: "ClaimResolutionPeriodNotEnded",
     After.COMPLETION: "ClaimCompletionPeriodNotEnded",

@@ -1,7 +1,7 @@
 """The Bridge over real gRPC and real HTTP."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
@@ -213,6 +213,8 @@ async def test_a_deadline_ends_a_call_whose_directory_says_nothing():
         assert directory.times("/api/v2/policies/CLAIMS_READ") == 1
 
 
+DATED = "d9428888-122b-11e1-b85c-61cd3cbb3210"
+"""A UUID of version 1."""
 FOREIGN = replace(ACCOUNT, participant="99999999")
 BAD = {
     "a foreign ISPB": lambda one: one.create_entry(
@@ -237,6 +239,19 @@ BAD = {
     "a limit of 201": lambda one: one.list_claims(limit=201),
     "a type of claim": lambda one: one.list_claims(type="GIFT"),
     "a type of key": lambda one: one.list_cid_events("FAX", start_time=NOW),
+    "a request id that is not random": lambda one: one.create_entry(ENTRY, reason="USER_REQUESTED", request_id=DATED),
+    "a completion that is not random": lambda one: one.complete_claim(CLAIM, request_id=DATED),
+    "a reason of a creation": lambda one: one.create_entry(ENTRY, reason="FRAUD", request_id=REQUEST),
+    "a reason of a change": lambda one: one.update_entry(KEY, reason="FRAUD", request_id="u-1", owner=OWNER),
+    "a reason of a change of an EVP": lambda one: one.update_entry(
+        str(REQUEST), reason="USER_REQUESTED", request_id="u-1", owner=OWNER
+    ),
+    "a change of nothing": lambda one: one.update_entry(KEY, reason="USER_REQUESTED", request_id="u-1"),
+    "a reason of a deletion": lambda one: one.delete_entry(KEY, reason="BRANCH_TRANSFER", request_id="d-1"),
+    "a reason of a confirmation": lambda one: one.confirm_claim(CLAIM, reason="FRAUD", request_id="c-1"),
+    "a reason of a cancellation": lambda one: one.cancel_claim(CLAIM, reason="NO", request_id="c-1"),
+    "a status of claims": lambda one: one.list_claims(status=["OPEN", "EXPIRED"]),
+    "a verifier that is none": lambda one: one.create_sync_verification("PHONE", "0", request_id="s-1"),
     "a CID that is none": lambda one: one.get_entry_by_cid("../policies/"),
     "a policy with a slash": lambda one: one.get_policy("../policies/"),
     "a claim on an EVP": lambda one: one.create_claim(
@@ -272,6 +287,13 @@ async def test_a_time_that_no_calendar_has_is_refused(seconds):
                 await call
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert directory.asked == []
+
+
+async def test_a_time_of_the_first_century_is_spelled_with_four_digits():
+    async with stand() as (directory, _, client, _):
+        with pytest.raises(NotFound):
+            await client.list_claims(modified_after=datetime(33, 4, 3, 15, tzinfo=UTC))
+        assert "ModifiedAfter=0033-04-03T15%3A00%3A00.000Z" in directory.asked[-1].path
 
 
 async def test_an_unknown_policy_is_not_found():

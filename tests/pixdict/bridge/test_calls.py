@@ -3,6 +3,8 @@
 import asyncio
 import time
 from datetime import UTC, datetime
+from urllib.parse import parse_qs
+from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
@@ -196,6 +198,18 @@ async def test_a_claim_whose_answer_was_lost_is_found_and_not_made_twice():
         assert await client.create_claim(WANTED, request_id="c-1") == CLAIMED
         posts = [one for one in fake.asked if (one.method, one.path) == ("POST", "/api/v2/claims/")]
         assert len(posts) == 1
+
+
+async def test_a_claim_whose_answer_was_lost_is_found_behind_two_hundred_others():
+    others = [replace(CLAIMED, key=f"+55119{number:08}", id=uuid4()) for number in range(200)]
+    first = messages.ListClaimsResponse(has_more_elements=True, claims=others, **ENVELOPE)
+    second = messages.ListClaimsResponse(has_more_elements=False, claims=[CLAIMED], **ENVELOPE)
+    async with stand() as (fake, _, client, _):
+        fake.on("POST", "/api/v2/claims/", DROP, DirectoryRefused("ClaimAlreadyExistsForKey"))
+        fake.on("GET", "/api/v2/claims/", first, second)
+        assert await client.create_claim(WANTED, request_id="c-1") == CLAIMED
+        lists = [parse_qs(one.path.partition("?")[2]) for one in fake.asked if one.path.startswith("/api/v2/claims/?")]
+        assert [one["ModifiedAfter"] for one in lists[1:]] == [["2026-11-18T12:00:00.000Z"]], "from the last of them on"
 
 
 async def test_a_claim_that_is_not_there_is_made_again():
