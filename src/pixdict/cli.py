@@ -30,7 +30,7 @@ def _tls(whose: str = "") -> Callable[[Callable[..., None]], Callable[..., None]
 
 @root.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=16522, show_default=True, help="0 chooses a free one.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=16522, show_default=True, help="0 chooses a free one.")
 @click.option("--path", default="directory.db", show_default=True, help="Its SQLite file.")
 @click.option("--participant", "participants", multiple=True, help="An ISPB and its category: 12345678:A.")
 @click.option("--signature", type=click.Choice(["off", "present", "verify"]), default="off", show_default=True)

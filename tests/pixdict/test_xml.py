@@ -82,6 +82,8 @@ def test_a_client_lives_with_new_elements_and_comments_and_a_directory_does_not(
     assert xml.from_bytes(CheckKeysRequest, grown).keys == ["a@b"]
     with pytest.raises(xml.InvalidXml, match="unknown element New in CheckKeysRequest"):
         xml.from_bytes(CheckKeysRequest, grown, strict=True)
+    with pytest.raises(xml.InvalidXml, match="unknown processing instruction in CheckKeysRequest"):
+        xml.from_bytes(CheckKeysRequest, written.replace(b"<Keys>", b"<?php ?><Keys>"), strict=True)
     with pytest.raises(xml.InvalidXml, match="unknown element in CheckKeysRequest/Keys"):
         xml.from_bytes(CheckKeysRequest, written.replace(b"<Key>", b"<X/><Key>"), strict=True)
 

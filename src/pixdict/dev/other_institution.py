@@ -24,13 +24,13 @@ _FAILURES = (BridgeError, BridgeUnavailable, InvalidArgument, NotFound, RateLimi
 Key = Annotated[str, Meta(min_length=1, max_length=77)]
 
 
-class HasKey(Struct, kw_only=True):
+class HasKey(Struct, kw_only=True, forbid_unknown_fields=True):
     key: Key = "+5561977776666"
     tax_id_number: str = "11122233300"
     name: str = "João Silva"
 
 
-class ClaimsKey(Struct, kw_only=True):
+class ClaimsKey(Struct, kw_only=True, forbid_unknown_fields=True):
     key: Key = "+5561988887777"
     kind: Literal["OWNERSHIP", "PORTABILITY"] = "PORTABILITY"
 

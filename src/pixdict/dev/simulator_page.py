@@ -22,16 +22,16 @@ _SHOWN = 30
 _AT_ONCE = 50
 
 
-class Advance(Struct, kw_only=True):
+class Advance(Struct, kw_only=True, forbid_unknown_fields=True):
     minutes: Annotated[float, Meta(gt=0, le=60 * 24 * 60)] = 1.0
 
 
-class SetBalance(Struct, kw_only=True):
+class SetBalance(Struct, kw_only=True, forbid_unknown_fields=True):
     policy: str = "CLAIMS_READ"
     tokens: Annotated[int, Meta(ge=-100_000, le=1_000_000)] = 0
 
 
-class AddFault(Struct, kw_only=True):
+class AddFault(Struct, kw_only=True, forbid_unknown_fields=True):
     kind: Literal["latency", "status", "timeout", "drop", "lost_answer"] = "status"
     operation: str = "*"
     times: Annotated[int, Meta(ge=1, le=1_000_000)] = 10
@@ -39,16 +39,16 @@ class AddFault(Struct, kw_only=True):
     status: Literal[409, 429, 500, 503] = 503
 
 
-class Payment(Struct, kw_only=True):
+class Payment(Struct, kw_only=True, forbid_unknown_fields=True):
     end_to_end_id: Annotated[str, Meta(min_length=1, max_length=35, pattern="^[A-Za-z0-9]+$")]
     payer_id: Annotated[str, Meta(pattern="^([0-9]{11}|[0-9]{14})$")]
 
 
-class Lookups(Struct, kw_only=True):
+class Lookups(Struct, kw_only=True, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=5_000)] = 100
 
 
-class Nothing(Struct):
+class Nothing(Struct, forbid_unknown_fields=True):
     pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import click
@@ -32,7 +33,10 @@ def run(
     settings = DirectorySettings(
         participants=known, signature=signature, refill=Refill(refill), check_digits=check_digits, tls=tls
     )
-    directory = Directory(settings, path=path)
+    try:
+        directory = Directory(settings, path=path)
+    except sqlite3.Error as error:
+        raise click.ClickException(f"cannot use the file {path}: {error}") from None
     try:
         listening = listen(host, port)
     except OSError as error:

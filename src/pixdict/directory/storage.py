@@ -98,11 +98,16 @@ class Storage:
     """Reads and writes of one directory. Not for several threads; a second process waits."""
 
     def __init__(self, path: str | Path) -> None:
+        """Raises sqlite3.Error for a file that cannot be used."""
         make_private(path)
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=10)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.executescript(SCHEMA)
+        try:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.executescript(SCHEMA)
+        except sqlite3.Error:
+            self._connection.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""

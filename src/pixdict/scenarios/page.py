@@ -20,7 +20,7 @@ _WAIT = 50.0
 def scenarios_page(player: Player) -> Page:
     """For `dashboard(client, pages=[scenarios_page(player)])`."""
     names = tuple(player.scenarios)
-    form = defstruct("Play", [("scenario", Literal[names], names[0])], kw_only=True)
+    form = defstruct("Play", [("scenario", Literal[names], names[0])], kw_only=True, forbid_unknown_fields=True)
 
     async def read(_: Batuta) -> Sequence[Table]:
         newest = [*reversed(player.ledgers.values())]

@@ -43,6 +43,9 @@ def test_it_serves_what_its_options_say_and_ends_in_order(tmp_path: Path, certif
         (["--certificate", "12345678=/nowhere/cert.pem"], "cannot read /nowhere/cert.pem"),
         (["--signature", "maybe"], "is not one of"),
         (["--host", "192.0.2.1", "--port", "0"], "cannot listen at 192.0.2.1"),
+        (["--port", "65536"], "65536 is not in the range"),
+        (["--path", "/nowhere/d.db"], "cannot use the file /nowhere/d.db: unable to open"),
+        (["--path", __file__], "is not a database"),
     ],
 )
 def test_wrong_options_are_explained(tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -15,11 +15,11 @@ from pixdict.connect.reconciliation.models import Options
 from pixdict.connect.reconciliation.workflow import QUEUE, SCHEDULE_ID, reconcile_keys
 
 
-class Nothing(Struct, frozen=True):
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
     """An action without a form."""
 
 
-class Allowed(Struct, frozen=True):
+class Allowed(Struct, frozen=True, forbid_unknown_fields=True):
     """The share of the rows of a type that may end."""
 
     retire_share: Annotated[float, Meta(gt=0, le=1)]
