@@ -81,6 +81,14 @@ async def test_processes_that_begin_at_the_same_time_make_the_tables_once(databa
     assert len(await MonitorTables(database).states(NOON)) == 8
 
 
+async def test_processes_that_drop_what_is_too_old_at_the_same_time_all_store_their_check(database):
+    for month in range(1, 9):
+        await MonitorTables(database).add_states(states("A", at=NOON.replace(month=month)), "old")
+    tables = [MonitorTables(database, keep=timedelta(days=40)) for _ in range(8)]
+    await asyncio.gather(*(one.add_states(states(f"P{n}"), "new") for n, one in enumerate(tables)))
+    assert {one.policy_name for one in await tables[0].states(NOON.replace(year=2020))} == {f"P{n}" for n in range(8)}
+
+
 async def test_bad_rows_are_refused_and_nothing_is_stored(database):
     tables = MonitorTables(database)
     with pytest.raises(InvalidArgument, match="1001 policies"):
