@@ -84,6 +84,18 @@ async def test_claims_at_once_with_one_key_open_one_claim(stand, sqlite_url, tmp
         assert "listClaims" in calls, "before another attempt the directory is asked"
 
 
+async def test_of_claims_at_once_for_one_key_without_idempotency_keys_one_is_opened(stand, url, tmp_path):
+    async with stand(url, tmp_path) as s:
+        s.b.create(at=account(B))
+        said = await asyncio.gather(*(s.claim(claim()) for _ in range(4)))
+        assert sorted(one.status for one in said) == [201, 409, 409, 409], said
+        assert {one.body["code"] for one in said if one.status == 409} == {"claim_already_exists_for_key"}
+        rows = (await s.ask("GET", "/api/v1/claims")).body["claims"]
+        assert sorted(row["status"] for row in rows) == ["FAILED"] * 3 + ["OPEN"]
+        [there] = s.b.ask("listClaims", Participant=B).message.claims
+        assert there.status == "OPEN"
+
+
 async def test_a_deletion_that_is_repeated_with_its_key_gets_the_same_answer(stand, sqlite_url, tmp_path):
     async with stand(sqlite_url, tmp_path) as s:
         id = (await s.create()).body["entry_id"]

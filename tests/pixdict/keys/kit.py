@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from sqlite3 import IntegrityError
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ from pixdict.dict.entries import Account, Entry, Person
 from pixdict.directory.service import Service
 from pixdict.directory.settings import DirectorySettings
 from pixdict.directory.storage import Storage
-from pixdict.errors import BridgeUnavailable, DatabaseTimeout, NotFound, RateLimited, Refused
+from pixdict.errors import BridgeUnavailable, ConstraintViolation, DatabaseTimeout, NotFound, RateLimited, Refused
 from tests.pixdict.directory.kit import A, Answer, B, Bank, create
 
 EVERY = timedelta(hours=6)
@@ -130,7 +131,10 @@ class FailingDatabase(SqliteDatabase):
     failing, times = "", 0
 
     async def _in_thread(self, act: Any) -> Any:
-        return act()
+        try:
+            return act()
+        except IntegrityError as error:
+            raise ConstraintViolation(str(error)) from error
 
     def fail(self, part: str, times: int) -> None:
         self.failing, self.times = part, times

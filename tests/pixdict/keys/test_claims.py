@@ -53,6 +53,32 @@ async def state(w: World, id: str = "1") -> tuple[str, str]:
 
 
 @in_virtual_time
+async def test_of_two_requests_for_one_claim_the_second_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        first = await begin(w, "PORTABILITY")
+        wanted = claim("PORTABILITY", at=account(A), claimer=person()).claim
+        second = await w.env.start(claim_key, NewClaim(id="2", claim=wanted), id="claim-2")
+        with pytest.raises(RunFailed, match="ClaimAlreadyExistsForKey"):
+            await second.result()
+        assert (await state(w), (await state(w, "2"))[0]) == (("OPEN", ""), "FAILED")
+        assert opened(w).status == "OPEN"
+        await first.cancel("the test is over")
+
+
+@in_virtual_time
+async def test_a_claim_that_two_requests_find_at_once_is_the_first_ones_that_stores_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.b.create(at=account(w.b.ispb))
+        w.bridge.lost = ["createClaim"] * 2
+        wanted = claim("PORTABILITY", at=account(A), claimer=person()).claim
+        for id in ("1", "2"):
+            await w.env.start(claim_key, NewClaim(id=id, claim=wanted), id=f"claim-{id}")
+        await w.later(timedelta(minutes=1))
+        assert sorted([(await state(w, id))[0] for id in ("1", "2")]) == ["FAILED", "OPEN"]
+        assert opened(w).status == "OPEN", "nobody has cancelled it"
+
+
+@in_virtual_time
 async def test_a_portability_is_completed_once_it_is_confirmed(tmp_path: Path) -> None:
     async with world(tmp_path, polls=True) as w:
         handle = await begin(w, "PORTABILITY")

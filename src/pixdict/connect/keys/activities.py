@@ -316,34 +316,44 @@ class KeyActivities:
         return await self._ask(self._open(new, request_id))
 
     async def _open(self, new: NewClaim, request_id: UUID) -> ExtendedClaim:
-        if activity_info().attempt > 1 and (found := await self._own_claim(new.claim)):
+        if activity_info().attempt > 1 and (found := await self._own_claim(new)):
             return found
         try:
             return await self._bridge.create_claim(new.claim, request_id=request_id)
         except Refused as error:
             # An attempt that a crash interrupted does not count as one, but may have opened it.
-            if str(error).startswith("ClaimAlreadyExistsForKey") and (found := await self._own_claim(new.claim)):
+            if str(error).startswith("ClaimAlreadyExistsForKey") and (found := await self._own_claim(new)):
                 return found
             raise
 
-    async def _own_claim(self, wanted: Claim) -> ExtendedClaim | None:
+    async def _own_claim(self, new: NewClaim) -> ExtendedClaim | None:
+        """The one that an attempt before has opened: not that of another request for the same."""
         since: datetime | None = None
         while True:
             page = await self._bridge.list_claims(
                 is_claimer=True, status=sorted(UNFINISHED), modified_after=since, limit=_PAGE
             )
             for claim in page.claims:
-                if claim.type == wanted.type and is_of_same_claimer(claim, wanted):
-                    return claim
+                if claim.type == new.claim.type and is_of_same_claimer(claim, new.claim):
+                    return None if await self._is_of_another(new.id, claim.id) else claim
             if not page.has_more_elements or not page.claims or page.claims[-1].last_modified == since:
                 return None
             since = page.claims[-1].last_modified
 
+    async def _is_of_another(self, id: str, claim_id: UUID) -> bool:
+        row = await self._tables.claim_of(str(claim_id), Role.CLAIMER)
+        return row is not None and row.id != id
+
     @activity(retry=DATABASE)
     async def store_claim(self, id: str, claim: ExtendedClaim, asked: Asked = NO_REQUEST) -> None:
-        """The claim as the directory has it."""
+        """The claim as the directory has it. Raises Refused when it is that of another request of ours."""
         ended = _outcome(asked, How.DONE, claim.status)
-        await self._keep(lambda tables: tables.store_claim(id, claim, ended), *_response("claim", id, ended))
+        try:
+            await self._keep(lambda tables: tables.store_claim(id, claim, ended), *_response("claim", id, ended))
+        except ConstraintViolation:
+            if not await self._is_of_another(id, claim.id):
+                raise
+            raise Refused(f"ClaimAlreadyExistsForKey: {claim.id} is the claim of another request") from None
 
     @activity(retry=FOR_EVER)
     async def fail_claim(self, id: str, problem: str, asked: Asked = NO_REQUEST, how: str = How.REFUSED) -> None:

@@ -206,13 +206,20 @@ async def _opened(new: NewClaim) -> ExtendedClaim:
     except AttemptsExhausted as error:
         await KeyActivities.answer_claim_act(new.id, "PENDING", str(error), new.asked, How.EXHAUSTED)
         raise
+    taken: Refused | None = None
     try:
         async with saga() as undo:
             undo(KeyActivities.fail_claim, new.id, COMPENSATED, new.asked, How.UNDONE)
             undo(KeyActivities.cancel.with_options(retry=UNDO), claim.id, Reason.USER_REQUESTED, undo_id)
-            await KeyActivities.store_claim(new.id, claim, new.asked)
+            try:
+                await KeyActivities.store_claim(new.id, claim, new.asked)
+            except Refused as error:  # another request of ours has it: nothing is to be undone
+                taken = error
     except (DatabaseTimeout, ConstraintViolation) as error:
         raise Compensated(COMPENSATED) from error
+    if taken is not None:
+        await KeyActivities.fail_claim(new.id, str(taken), new.asked)
+        raise taken
     return claim
 
 
