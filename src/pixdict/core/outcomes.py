@@ -17,7 +17,7 @@ from typing import Any
 
 from batuta.server import Refused
 from pixdict.bridge.errors import STATE
-from pixdict.connect.keys.models import COMPENSATED, COMPENSATED_ENTRY, How, Outcome
+from pixdict.connect.keys.models import How, Outcome
 from pixdict.dict.problems import STATUS
 
 CIRCUIT_OPEN, KEY_CONFLICT = "Circuit Open", "Idempotency key conflict"
@@ -35,8 +35,7 @@ def refusal_of(subject: str, outcome: Outcome) -> Refused:
     """The problem that an outcome is, unless it is DONE."""
     more = {"trace": outcome.trace_id} if outcome.trace_id else {}
     if outcome.how is How.UNDONE:
-        text = COMPENSATED if subject == "claim" else COMPENSATED_ENTRY
-        return refused(500, "compensated", outcome.problem or text, outcome.problem or text, **more)
+        return refused(500, "compensated", outcome.problem, **more)
     if outcome.how is How.EXHAUSTED:
         detail = f"the directory did not answer: the {subject} stays {outcome.status}, and a person was told"
         return refused(502, "attempts_exhausted", detail, BAD_GATEWAY, **more)

@@ -229,6 +229,43 @@ async def test_4_2_a_saga_whose_third_step_fails_is_undone_in_reverse(stand, pos
         assert not await letters(s)
 
 
+async def test_4_2_what_could_not_be_undone_yet_is_not_said_to_be(stand, postgres_url, tmp_path):
+    async def audit(event):
+        raise AuditUnavailable("service unavailable")
+
+    async with stand(postgres_url, tmp_path, settings=settings(wait=0.5), audit=audit) as s:
+        await fail(s, None, operation="deleteEntry")
+        made = await s.create()
+        assert (made.status, made.body["status"]) == (202, "PENDING")
+        assert s.directory.storage.counts()["entries"] == 1
+        await eventually(lambda: now(s.asked("deleteEntry")))
+        assert await status_of(s, made.body["entry_id"]) == "PENDING", "the directory still has it"
+        s.directory.faults.clear()
+
+        async def undone():
+            return await status_of(s, made.body["entry_id"]) == "FAILED"
+
+        await eventually(undone)
+        assert s.directory.storage.counts()["entries"] == 0
+
+
+async def test_an_update_that_cannot_be_kept_here_is_undone_there(stand, postgres_url, tmp_path):
+    wrapped = []
+
+    def wrap(tables):
+        wrapped.append(broken("no statement")(tables))
+        return wrapped[0]
+
+    async with stand(postgres_url, tmp_path, wrap=wrap) as s:
+        id = (await s.create()).body["entry_id"]
+        wrapped[0].part = "cid = ?"
+        said = await s.ask("PATCH", f"/api/v1/keys/{id}", {"account": json_account(number="9")})
+        assert said.status == 500, said
+        assert said.body["error"] == "Failed to update entry. Compensating transaction executed."
+        assert s.asked("updateEntry") == [200, 200]
+        assert s.b.look_up(PHONE).message.entry.account == account(A)
+
+
 # covers D-07
 async def test_5_1_a_duplicate_gets_the_same_answer(stand, postgres_url, tmp_path):
     async with stand(postgres_url, tmp_path) as s:

@@ -212,6 +212,24 @@ async def test_a_claim_that_cannot_be_stored_here_is_cancelled_there(tmp_path: P
 
 
 @in_virtual_time
+async def test_a_claim_that_could_not_be_cancelled_there_stays_pending_until_its_dead_letter_is_processed(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        w.database.fail("'OPEN'", 3)
+        w.bridge.away = ["cancelClaim"] * 20
+        w.b.create(at=account(w.b.ispb))
+        wanted = claim("PORTABILITY", at=account(A), claimer=person()).claim
+        with pytest.raises(RunFailed, match="could not be undone"):
+            await w.env.run(claim_key, NewClaim(id="1", claim=wanted))
+        assert (await state(w), opened(w).status) == (("PENDING", ""), "OPEN")
+        w.bridge.away.clear()
+        await w.env.client.dead_letters.reprocess(everything=True)
+        await w.later(60)
+        assert ((await state(w))[0], opened(w).status) == ("FAILED", "CANCELLED")
+
+
+@in_virtual_time
 async def test_a_refused_claim_has_failed(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         wanted = claim("OWNERSHIP", at=account(A), claimer=MARIA).claim

@@ -122,6 +122,42 @@ async def test_a_table_that_stays_away_undoes_what_the_directory_did(tmp_path: P
         assert w.directory.storage.counts()["entries"] == 0
 
 
+@in_virtual_time
+async def test_an_undoing_takes_longer_than_a_call_and_is_told_when_it_is_done(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.database.fail("key_value = ?, cid", 3)
+        w.bridge.away = ["deleteEntry"] * 5
+        handle = await w.env.start(create_entry, new_entry(), id="create-1")
+        await w.later(10)
+        assert await w.status() == "PENDING", "the directory still has it"
+        with pytest.raises(RunFailed, match="Compensating transaction executed"):
+            await handle.result()
+        assert await w.status() == "FAILED"
+        assert w.directory.storage.counts()["entries"] == 0
+
+
+async def letters(w: World) -> list[str]:
+    return [letter.reason for letter in (await w.env.client.dead_letters.list()).letters]
+
+
+@in_virtual_time
+async def test_a_key_that_could_not_be_undone_stays_pending_until_its_dead_letter_is_processed(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.database.fail("key_value = ?, cid", 3)
+        w.bridge.away = ["deleteEntry"] * 20
+        with pytest.raises(RunFailed, match="could not be undone"):
+            await w.env.run(create_entry, new_entry())
+        assert await w.status() == "PENDING"
+        assert len(w.alerts) == 1
+        assert await letters(w) == ["compensation_failed"]
+        w.bridge.away.clear()
+        await w.env.client.dead_letters.reprocess(everything=True)
+        await w.later(60)
+        assert await w.status() == "FAILED"
+        assert w.directory.storage.counts()["entries"] == 0
+        assert await letters(w) == []
+
+
 async def created(w: World) -> None:
     await w.env.run(create_entry, new_entry())
     w.bridge.calls.clear()
@@ -165,6 +201,27 @@ async def test_an_update_that_cannot_be_kept_here_is_undone_there(tmp_path: Path
         assert row is not None
         assert stored.entry.account == row.entry.account == account()
         assert stored.cid == row.cid
+        assert row.problem == "Failed to update entry. Compensating transaction executed."
+
+
+@in_virtual_time
+async def test_an_update_that_could_not_be_undone_is_not_said_to_be(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await created(w)
+        w.database.fail("key_value = ?, cid", 3)
+        handle = await w.env.start(update_entry, "e-1", EntryChange(account=account(number="9")), id="update-1")
+        await w.later(0.1)
+        w.bridge.away = ["updateEntry"] * 20
+        with pytest.raises(RunFailed, match="could not be undone"):
+            await handle.result()
+        assert await letters(w) == ["compensation_failed"]
+        w.bridge.away.clear()
+        await w.env.client.dead_letters.reprocess(everything=True)
+        await w.later(60)
+        stored, row = w.directory.storage.entry(PHONE), await w.tables.entry("e-1")
+        assert stored is not None
+        assert row is not None
+        assert stored.entry.account == row.entry.account == account()
 
 
 @in_virtual_time

@@ -15,6 +15,9 @@ from batuta import Retry, activity, activity_info
 from batuta.resilience import breaker
 from pixdict.bridge.calls import BREAKER
 from pixdict.connect.keys.models import (
+    COMPENSATED,
+    COMPENSATED_ENTRY,
+    COMPENSATED_UPDATE,
     NO_REQUEST,
     Asked,
     AttemptsExhausted,
@@ -33,7 +36,7 @@ from pixdict.connect.keys.tables import ChangedTables, KeyTables
 from pixdict.dict import messages
 from pixdict.dict.cids import cid_of
 from pixdict.dict.claims import UNFINISHED, Claim, ExtendedClaim, Role, is_of_same_claimer
-from pixdict.dict.entries import Account, Entry, ExtendedEntry, Person
+from pixdict.dict.entries import Account, Entry, ExtendedEntry, Person, Reason
 from pixdict.errors import (
     BridgeError,
     BridgeUnavailable,
@@ -62,7 +65,7 @@ BRIDGE = Retry(
 """How long to wait between attempts. `KeyActivities(attempts=...)` says how many there are. What the Bridge did not let
 in is no attempt: the workflow calls again, see `once_open`."""
 UNDO = Retry(attempts=10, first=1.0, factor=2.0, longest=60.0, jitter=0.0)
-"""The same for a compensation, which no workflow calls again."""
+"""Attempts of a compensation, which no workflow calls again. Then it is parked for a person."""
 DATABASE = Retry(
     attempts=3, first=0.5, factor=2.0, longest=10.0, jitter=0.0, never=[InvalidArgument, ConstraintViolation]
 )
@@ -281,6 +284,29 @@ class KeyActivities:
 
         await self._keep(write, *_response("entry", id, ended), _alert("entry", id, problem, asked))
 
+    @activity(retry=UNDO, timeout=CALL, gates=[BACEN])
+    async def undo_create(self, id: str, key: str, request_id: UUID, asked: Asked) -> None:
+        """Compensation: remove the entry from the directory, and only then say so here."""
+        with suppress(NotFound):
+            await self._bridge.delete_entry(key, reason="RECONCILIATION", request_id=request_id)
+        ended = _outcome(asked, How.UNDONE, EntryStatus.FAILED, COMPENSATED_ENTRY)
+        await self._keep(
+            lambda tables: tables.set_entry_status(id, EntryStatus.FAILED, COMPENSATED_ENTRY, ended),
+            *_response("entry", id, ended),
+        )
+
+    @activity(retry=UNDO, timeout=CALL, gates=[BACEN])
+    async def undo_change(self, id: str, key: str, old: EntryChange, request_id: UUID, asked: Asked) -> None:
+        """Compensation: give the directory the old values back, and only then say so here."""
+        await self._bridge.update_entry(
+            key, reason=old.reason, request_id=request_id, account=old.account, owner=old.owner
+        )
+        ended = _outcome(asked, How.UNDONE, EntryStatus.ACTIVE, COMPENSATED_UPDATE)
+        await self._keep(
+            lambda tables: tables.set_entry_status(id, EntryStatus.ACTIVE, COMPENSATED_UPDATE, ended),
+            *_response("entry", id, ended),
+        )
+
     @activity(retry=DATABASE)
     async def active_entry(self, id: str) -> EntryRow:
         """Our own row. Raises EntryNotActive unless it is active."""
@@ -356,12 +382,20 @@ class KeyActivities:
             raise Refused(f"ClaimAlreadyExistsForKey: {claim.id} is the claim of another request") from None
 
     @activity(retry=FOR_EVER)
-    async def fail_claim(self, id: str, problem: str, asked: Asked = NO_REQUEST, how: str = How.REFUSED) -> None:
+    async def fail_claim(self, id: str, problem: str, asked: Asked = NO_REQUEST) -> None:
         """Our own row of a claim that was not opened."""
-        ended = _outcome(asked, How(how), "FAILED", problem)
+        await self._fail_claim(id, problem, _outcome(asked, How.REFUSED, "FAILED", problem))
+
+    async def _fail_claim(self, id: str, problem: str, ended: Outcome | None) -> None:
         await self._keep(
             lambda tables: tables.set_claim(id, "FAILED", "", problem, ended), *_response("claim", id, ended)
         )
+
+    @activity(retry=UNDO, timeout=CALL, gates=[BACEN])
+    async def undo_claim(self, id: str, claim_id: UUID, request_id: UUID, asked: Asked) -> None:
+        """Compensation: cancel the claim at the directory, and only then say so here."""
+        await self._bridge.cancel_claim(claim_id, reason=Reason.USER_REQUESTED, request_id=request_id)
+        await self._fail_claim(id, COMPENSATED, _outcome(asked, How.UNDONE, "FAILED", COMPENSATED))
 
     @activity(retry=FOR_EVER)
     async def answer_claim_act(self, id: str, status: str, problem: str, asked: Asked, how: str) -> None:

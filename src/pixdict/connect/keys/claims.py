@@ -9,9 +9,18 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from batuta import Signal, Update, handlers_done, logger, now, saga, uuid, wait_until, workflow
-from pixdict.connect.keys.activities import FOR_EVER, UNDO, KeyActivities
+from pixdict.connect.keys.activities import FOR_EVER, KeyActivities
 from pixdict.connect.keys.entries import REFUSED, once_open
-from pixdict.connect.keys.models import COMPENSATED, AttemptsExhausted, ClaimAct, Compensated, How, NewClaim
+from pixdict.connect.keys.models import (
+    COMPENSATED,
+    NOT_COMPENSATED,
+    AttemptsExhausted,
+    ClaimAct,
+    Compensated,
+    How,
+    NewClaim,
+    NotCompensated,
+)
 from pixdict.dict.claims import POSSESSION_PERIOD, Claim, ClaimStatus, ClaimType, ExtendedClaim, Role
 from pixdict.dict.entries import Reason
 from pixdict.errors import ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound, Refused
@@ -145,7 +154,7 @@ class _Watched:
             pass
 
 
-@workflow(fails=[*REFUSED, Compensated])
+@workflow(fails=[*REFUSED, Compensated, NotCompensated])
 async def claim_key(new: NewClaim) -> str:
     """The claimer's side. Returns the status at the end: COMPLETED or CANCELLED.
 
@@ -207,15 +216,18 @@ async def _opened(new: NewClaim) -> ExtendedClaim:
         await KeyActivities.answer_claim_act(new.id, "PENDING", str(error), new.asked, How.EXHAUSTED)
         raise
     taken: Refused | None = None
+    undo = saga()
     try:
-        async with saga() as undo:
-            undo(KeyActivities.fail_claim, new.id, COMPENSATED, new.asked, How.UNDONE)
-            undo(KeyActivities.cancel.with_options(retry=UNDO), claim.id, Reason.USER_REQUESTED, undo_id)
+        async with undo:
+            undo(KeyActivities.undo_claim, new.id, claim.id, undo_id, new.asked)
             try:
                 await KeyActivities.store_claim(new.id, claim, new.asked)
             except Refused as error:  # another request of ours has it: nothing is to be undone
                 taken = error
     except (DatabaseTimeout, ConstraintViolation) as error:
+        if undo.failed:
+            await KeyActivities.answer_claim_act(new.id, "PENDING", NOT_COMPENSATED, new.asked, How.EXHAUSTED)
+            raise NotCompensated(NOT_COMPENSATED) from error
         raise Compensated(COMPENSATED) from error
     if taken is not None:
         await KeyActivities.fail_claim(new.id, str(taken), new.asked)

@@ -8,10 +8,12 @@ from typing import TypeVar
 from uuid import UUID
 
 from batuta import logger, saga, uuid, workflow
-from pixdict.connect.keys.activities import UNDO, KeyActivities
+from pixdict.connect.keys.activities import KeyActivities
 from pixdict.connect.keys.models import (
     COMPENSATED_ENTRY,
+    COMPENSATED_UPDATE,
     NO_REQUEST,
+    NOT_COMPENSATED,
     Asked,
     AttemptsExhausted,
     AuditUnavailable,
@@ -21,6 +23,7 @@ from pixdict.connect.keys.models import (
     EntryStatus,
     How,
     NewEntry,
+    NotCompensated,
 )
 from pixdict.errors import CircuitOpen, ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound, RateLimited
 
@@ -49,7 +52,7 @@ async def once_open(call: Callable[[], Awaitable[T]]) -> T:
         await asyncio.sleep(wait)
 
 
-@workflow(fails=[*REFUSED, Compensated])
+@workflow(fails=[*REFUSED, Compensated, NotCompensated])
 async def create_entry(new: NewEntry) -> str:
     """Returns the key.
 
@@ -68,20 +71,20 @@ async def create_entry(new: NewEntry) -> str:
     except AttemptsExhausted as error:
         await KeyActivities.entry_exhausted(new.id, EntryStatus.PENDING, str(error), new.asked)
         raise
+    undo = saga()
     try:
-        async with saga() as undo:
-            undo(
-                KeyActivities.set_entry_status,
-                *(new.id, EntryStatus.FAILED, COMPENSATED_ENTRY, new.asked, How.UNDONE),
-            )
-            undo(KeyActivities.unregister.with_options(retry=UNDO), made.key, "RECONCILIATION", undo_id)
+        async with undo:
+            undo(KeyActivities.undo_create, new.id, made.key, undo_id, new.asked)
             await KeyActivities.store_entry(new.id, made, request_id, new.asked, "entry.created")
     except AFTERWARDS as error:
+        if undo.failed:
+            await KeyActivities.entry_exhausted(new.id, EntryStatus.PENDING, NOT_COMPENSATED, new.asked)
+            raise NotCompensated(NOT_COMPENSATED) from error
         raise Compensated(COMPENSATED_ENTRY) from error
     return made.key
 
 
-@workflow(fails=[*REFUSED, Compensated])
+@workflow(fails=[*REFUSED, Compensated, NotCompensated])
 async def update_entry(id: str, change: EntryChange, asked: Asked = NO_REQUEST) -> None:
     """Account and names of an active entry. If our own table cannot be written, the old ones are sent there."""
     request_id, undo_id = uuid(), uuid()
@@ -95,13 +98,16 @@ async def update_entry(id: str, change: EntryChange, asked: Asked = NO_REQUEST) 
     except AttemptsExhausted as error:
         await KeyActivities.entry_exhausted(id, EntryStatus.ACTIVE, str(error), asked)
         raise
+    undo = saga()
     try:
-        async with saga() as undo:
-            undo(KeyActivities.set_entry_status, id, EntryStatus.ACTIVE, "", asked, How.UNDONE)
-            undo(KeyActivities.change.with_options(retry=UNDO), changed.key, old, undo_id)
+        async with undo:
+            undo(KeyActivities.undo_change, id, changed.key, old, undo_id, asked)
             await KeyActivities.store_entry(id, changed, UUID(before.request_id), asked)
     except AFTERWARDS as error:
-        raise Compensated(COMPENSATED_ENTRY.replace("create", "update")) from error
+        if undo.failed:
+            await KeyActivities.entry_exhausted(id, EntryStatus.ACTIVE, NOT_COMPENSATED, asked)
+            raise NotCompensated(NOT_COMPENSATED) from error
+        raise Compensated(COMPENSATED_UPDATE) from error
 
 
 @workflow(fails=REFUSED)

@@ -147,6 +147,10 @@ class Compensated(NonRetryable):
     """A step after the directory failed, and everything was undone: at the directory, too."""
 
 
+class NotCompensated(NonRetryable):
+    """A step after the directory failed, and it could not be undone there: the compensation is a dead letter."""
+
+
 class AttemptsExhausted(NonRetryable):
     """The directory was away for all attempts."""
 
@@ -157,3 +161,5 @@ class AuditUnavailable(Exception):
 
 COMPENSATED = "Failed to create claim. Compensating transaction executed."
 COMPENSATED_ENTRY = "Failed to create entry. Compensating transaction executed."
+COMPENSATED_UPDATE = "Failed to update entry. Compensating transaction executed."
+NOT_COMPENSATED = "a step after the directory failed and could not be undone there: reprocess its dead letter"
