@@ -17,6 +17,8 @@ from pixdict.errors import DatabaseTimeout
 T = TypeVar("T")
 Through = Callable[[Callable[[], Awaitable[T | None]]], Awaitable[T | None]]
 """`get_or_load` of a cache, with its key."""
+_LONGEST_ID = 100
+"""Of a claim of ours; longer ones come from outside, and the cache would refuse them."""
 
 
 class Reads:
@@ -78,7 +80,7 @@ class Reads:
             claim = CachedClaim.of(row, "" if entry is None else entry.id)
             return Reading(value=claim, source=found.source), is_open(row)
 
-        if self._caches is None:
+        if self._caches is None or len(id) > _LONGEST_ID:
             return (await read())[0]
         claims = self._caches[1]
         return await _cached(lambda load: claims.by_id(id, load), read)

@@ -78,6 +78,13 @@ async def test_a_claim_and_the_state_of_its_run_are_kept_until_it_ends(stand, sq
         assert not [name for name in await keys_of(s) if name.startswith("dict:claim:")]
 
 
+async def test_what_is_too_long_for_the_cache_is_looked_up_without_it(stand, sqlite_url, tmp_path):
+    async with stand(sqlite_url, tmp_path) as s:
+        assert (await s.ask("GET", f"/api/v1/claims/{'x' * 600}")).status == 404
+        assert [(await s.create(Idempotency_Key="%" * 200)).status for _ in range(2)] == [201, 201]
+        assert s.asked() == [201]
+
+
 # covers C-11
 async def test_a_company_is_answered_from_the_cache_while_the_bridge_is_away_and_a_person_is_not(
     stand, sqlite_url, tmp_path
