@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -197,4 +197,5 @@ def cursor_of(rows: list[Any], limit: int) -> str | None:
     """Where the next page begins. There is one when this one is full."""
     if len(rows) < limit or rows[-1].created_at is None:
         return None
-    return f"{rows[-1].created_at.isoformat()}|{rows[-1].id}"
+    time = rows[-1].created_at.astimezone(UTC).isoformat().replace("+00:00", "Z")  # a + in a URL is a space
+    return f"{time}|{rows[-1].id}"

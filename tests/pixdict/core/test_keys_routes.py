@@ -1,6 +1,6 @@
 """`/api/v1/keys` on both stores: what it answers, and what is in the tables then."""
 
-from tests.pixdict.core.kit import key, stand
+from tests.pixdict.core.kit import key, settings, stand
 from tests.pixdict.directory.kit import PHONE
 
 
@@ -27,3 +27,15 @@ async def test_a_key_is_created_read_changed_and_deleted(url, tmp_path):
         assert s.directory.storage.counts()["entries"] == 0
         again = await s.ask("DELETE", f"/api/v1/keys/{id}")
         assert (again.status, again.body["code"]) == (409, "entry_not_active")
+
+
+async def test_a_list_is_read_page_by_page_with_the_cursor_as_it_comes(url, tmp_path):
+    async with stand(url, tmp_path, worker=False, settings=settings(wait=0.0)) as s:
+        made = [(await s.create(key(f"+551190000000{digit}"))).body["entry_id"] for digit in range(5)]
+        read, cursor = [], ""
+        while cursor is not None:
+            page = await s.ask("GET", f"/api/v1/keys?limit=2&cursor={cursor}")
+            assert page.status == 200, page
+            read += [one["id"] for one in page.body["keys"]]
+            cursor = page.body["cursor"]
+        assert read == made[::-1]
