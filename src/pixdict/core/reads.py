@@ -33,6 +33,7 @@ class Reads:
         self._entries = _reader(KeyTables.entries, tables, replica)
         self._claim = _reader(KeyTables.claim, tables, replica)
         self._claims = _reader(KeyTables.claims, tables, replica)
+        self._entry_ids = _reader(KeyTables.entry_ids, tables, replica)
 
     async def entry(self, id: str) -> Reading[CachedEntry | None]:
         """By our id, or by the value of the key."""
@@ -88,7 +89,8 @@ class Reads:
     async def claims(self, **wanted: Any) -> Reading[list[CachedClaim]]:
         """The newest first."""
         found: Reading[list[ClaimRow]] = await self._claims(**wanted)
-        return Reading(value=[CachedClaim.of(row) for row in found.value], source=found.source)
+        ids = (await self._entry_ids([row.key for row in found.value])).value
+        return Reading(value=[CachedClaim.of(row, ids.get(row.key, "")) for row in found.value], source=found.source)
 
 
 def _entry_of(found: Reading[EntryRow | None]) -> tuple[Reading[CachedEntry | None], bool]:

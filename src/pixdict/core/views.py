@@ -166,7 +166,7 @@ class ClaimView(Struct, frozen=True, kw_only=True):
     """The directory's."""
     workflow_id: str
     entry_id: str | None
-    """Ours, if we have or had the key."""
+    """Ours, while we have the key."""
     side: str
     type: str
     key_type: str

@@ -1,6 +1,7 @@
 """What core answers from Redis: own entries and claims, keys of others, and nothing for longer than it may."""
 
 import logging
+from datetime import timedelta
 
 import pytest
 
@@ -76,6 +77,19 @@ async def test_a_claim_and_the_state_of_its_run_are_kept_until_it_ends(stand, sq
         assert (await s.ask("POST", f"/api/v1/claims/{id}/cancel", {})).status == 200
         assert (await s.ask("GET", f"/api/v1/claims/{id}")).body["status"] == "CANCELLED"
         assert not [name for name in await keys_of(s) if name.startswith("dict:claim:")]
+
+
+async def test_a_claim_of_ours_shows_its_entry_alone_and_in_the_list(stand, url, tmp_path):
+    async with stand(url, tmp_path, period=timedelta(seconds=1)) as s:
+        id = (await s.create()).body["entry_id"]
+        s.b.claim("PORTABILITY")
+
+        async def found():
+            return (await s.ask("GET", "/api/v1/claims?side=DONOR")).body["claims"]
+
+        [listed] = await eventually(found)
+        shown = await s.ask("GET", f"/api/v1/claims/{listed['id']}")
+        assert (listed["entry_id"], shown.body["entry_id"]) == (id, id)
 
 
 async def test_what_is_too_long_for_the_cache_is_looked_up_without_it(stand, sqlite_url, tmp_path):

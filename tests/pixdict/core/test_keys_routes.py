@@ -32,7 +32,8 @@ async def test_a_key_is_created_read_changed_and_deleted(url, tmp_path):
 async def test_a_list_is_read_page_by_page_with_the_cursor_as_it_comes(url, tmp_path):
     async with stand(url, tmp_path, worker=False, settings=settings(wait=0.0)) as s:
         made = [(await s.create(key(f"+551190000000{digit}"))).body["entry_id"] for digit in range(5)]
-        read, cursor = [], ""
+        read: list[str] = []
+        cursor: str | None = ""
         while cursor is not None:
             page = await s.ask("GET", f"/api/v1/keys?limit=2&cursor={cursor}")
             assert page.status == 200, page
