@@ -125,7 +125,7 @@ async def test_one_caller_does_not_take_the_streams_of_others(
     assert not server.live.open
 
 
-async def test_a_stream_that_begins_while_the_database_is_away_leaves_its_place(
+async def test_a_stream_that_begins_while_the_database_is_away_is_refused_and_leaves_its_place(
     web: Web, server: Server, client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object, **__: object) -> None:
@@ -134,9 +134,9 @@ async def test_a_stream_that_begins_while_the_database_is_away_leaves_its_place(
     with monkeypatch.context() as outage:
         outage.setattr(client, "list", away)
         for _ in range(3):
-            stream = Stream()
-            with pytest.raises(StoreUnavailable):
-                await web.app(web._scope("GET", "/api/v1/events", None, {}), stream.receive, stream.send)
+            refused = await web.get("/api/v1/events")
+            assert (refused.status, refused.json["code"]) == (503, "store_unavailable")
+            assert refused.headers["retry-after"] == "1"
     assert not server.live.open
     async with web.stream("/api/v1/events") as stream:
         await stream.named("hello")

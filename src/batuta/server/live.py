@@ -11,7 +11,8 @@ import hashlib
 import logging
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing
 from typing import Any
 
 from msgspec import Struct, json
@@ -193,8 +194,16 @@ async def events(call: Call) -> StreamingResponse:
     runs = [str((await find_run(call.client, id)).run_id) for id in dict.fromkeys(query.run)]
     topics = [topic for topic in TOPICS if not query.topic or topic in query.topic]
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = _Stream(call, live, topics, runs)
-    return StreamingResponse(stream.events(), headers=headers, media_type="text/event-stream")
+    stream = _Stream(call, live, topics, runs).events()
+    hello = await anext(stream)  # when the database is away this is a problem, as of every route
+    return StreamingResponse(_after(hello, stream), headers=headers, media_type="text/event-stream")
+
+
+async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for part in rest:
+            yield part
 
 
 class _Stream:
@@ -207,7 +216,7 @@ class _Stream:
         told = _read_token(call.request.headers.get("last-event-id", ""))
         self._told = {name: told[name] for name in self._names if name in told}
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes, None]:
         self._live.open[self._call.principal.caller] += 1
         try:
             await self._feed.enter(self._runs)
