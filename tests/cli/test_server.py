@@ -86,6 +86,34 @@ def test_the_server_answers_and_ends_in_order(cli: Cli, spawn: Spawn) -> None:
     assert server.wait(30) in (0, -signal.SIGTERM)
 
 
+def test_while_requests_go_on_after_sigterm_health_checks_hear_that_the_server_ends(spawn: Spawn) -> None:
+    server = spawn("server", "--port", "0", "--grace", "30s")
+    base = address(server)
+    token = ask(f"{base}/api/v1/session")["csrf_token"]
+    with socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])), timeout=30) as slow:
+        head = (
+            f"Host: localhost\r\nX-CSRF-Token: {token}\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n"
+        )
+        slow.sendall(f"POST /api/v1/runs HTTP/1.1\r\n{head}{{".encode())
+        assert ask(f"{base}/readyz")["status"] == "ready"  # by now the server has the request above
+        server.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + DEADLINE
+        while (found := readiness(base)) == "ready":
+            assert time.monotonic() < deadline
+        assert found == "the server is shutting down: send requests elsewhere"
+        slow.sendall(b'"name": "order"}')
+        assert slow.recv(100).startswith(b"HTTP/1.1 201 ")
+    assert server.wait(30) in (0, -signal.SIGTERM)
+
+
+def readiness(base: str) -> str:
+    try:
+        return str(ask(f"{base}/readyz")["status"])
+    except HTTPError as error:
+        with error:
+            return str(json.load(error)["checks"]["draining"]["why"])
+
+
 @pytest.mark.parametrize("command", ["server", "dev"])
 def test_a_port_that_is_taken_is_said_before_anything_begins(cli: Cli, command: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

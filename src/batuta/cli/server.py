@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 from socket import socket
@@ -15,6 +16,7 @@ from batuta.cli.common.logs import log_to_stderr
 from batuta.cli.common.options import duration_option
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.clock import SystemClock
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.journal.queues import Rate
 
@@ -101,12 +103,22 @@ def _run(running: Any, sockets: list[socket], made: Any) -> None:
 
     async def shutdown(sockets: Any = None) -> None:
         made.drain()
+        await _let_requests_end(running)
         await end(sockets)
 
     running.startup, running.shutdown = startup, shutdown
     running.run(sockets)
     if not running.started:
         raise SystemExit(FAILED)
+
+
+async def _let_requests_end(running: Any) -> None:
+    """While requests are under way others are let in, too: health checks hear that the server is about to end."""
+    clock = SystemClock()
+    ends = clock.monotonic() + running.config.timeout_graceful_shutdown
+    while (tasks := running.server_state.tasks) and not running.force_exit and clock.monotonic() < ends:
+        await asyncio.wait(tasks, timeout=0.05)
+    running.config.timeout_graceful_shutdown = max(1, round(ends - clock.monotonic()))
 
 
 def _tune_collector() -> None:
