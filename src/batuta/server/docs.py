@@ -172,6 +172,7 @@ pre { background: var(--soft); padding: .6rem .8rem; border-radius: 5px; white-s
 details { border: 1px solid var(--line); border-radius: 6px; padding: 0 .9rem; margin: .35rem 0 }
 details[open] { padding-bottom: .9rem }
 summary { cursor: pointer; padding: .4rem 0 }
+summary::after { content: ''; display: block; clear: both }
 summary b { display: inline-block; min-width: 4rem; font-size: .8rem }
 summary span { margin-left: .4rem; opacity: .8 }
 summary i { float: right; font-style: normal; font-size: .8rem; opacity: .8 }

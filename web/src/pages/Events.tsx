@@ -72,8 +72,10 @@ export default function Events(): JSX.Element {
                       <td data-label="Source">
                         {event.source} {event.external_id && <span class="faint mono small">{event.external_id}</span>}
                       </td>
-                      <td data-label="Payload" class="mono small dim one-line" title={brief(event.payload, 500)}>
-                        {brief(event.payload, 60)}
+                      <td data-label="Payload" class="mono small dim">
+                        <div class="one-line" title={brief(event.payload, 500)}>
+                          {brief(event.payload, 60)}
+                        </div>
                       </td>
                       <td data-label="Runs">
                         {event.runs.length === 0 ? (

@@ -174,7 +174,7 @@ function Answers({ data, filters }: { data: Document; filters: URLSearchParams }
     {
       title: "Needs a person",
       value: compact(parked + needs.dead_letters),
-      said: some([needs.dead_letters, "dead letters"], [parked, "parked"], [needs.paused, "paused"]) || "nothing is stuck",
+      said: some([needs.dead_letters, needs.dead_letters === 1 ? "dead letter" : "dead letters"], [parked, "parked"], [needs.paused, "paused"]) || "nothing is stuck",
       tone: parked + needs.dead_letters ? "fail" : "",
       query: needs.dead_letters ? "" : "state=needs_code&state=poisoned",
       to: needs.dead_letters ? "/dead-letters" : "/runs",

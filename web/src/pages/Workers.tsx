@@ -70,12 +70,14 @@ export default function Workers(): JSX.Element {
                         {worker.pid}
                       </td>
                       <td data-label="Queues" class="mono">
-                        {worker.queues.map((name, index) => (
-                          <Fragment key={name}>
-                            {index > 0 && ", "}
-                            <span class="nowrap">{name}</span>
-                          </Fragment>
-                        ))}
+                        <span>
+                          {worker.queues.map((name, index) => (
+                            <Fragment key={name}>
+                              {index > 0 && ", "}
+                              <span class="nowrap">{name}</span>
+                            </Fragment>
+                          ))}
+                        </span>
                       </td>
                       <td data-label="Code">
                         <button type="button" class="plain link nowrap" aria-expanded={open === worker.worker_id} onClick={() => setOpen(open === worker.worker_id ? null : worker.worker_id)}>
