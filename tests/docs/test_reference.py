@@ -199,6 +199,14 @@ def test_every_option_is_documented_with_its_command(name: str) -> None:
     assert set(re.findall(r"--[a-z][a-z-]*", section)) - known - {"--kind", "--export"} == set()
 
 
+def test_every_code_that_the_server_refuses_with_is_documented() -> None:
+    text = (DOCS / "operating" / "rest-api.md").read_text()
+    sources = "".join(path.read_text() for path in (ROOT / "src" / "batuta" / "server").rglob("*.py"))
+    codes = set(re.findall(r'Refused\(\s*\d{3},\s*"(\w+)"', sources))
+    assert "needs_code" in codes
+    assert not sorted(code for code in codes if f"`{code}`" not in text)
+
+
 def test_exit_codes_are_documented() -> None:
     text = (DOCS / "concepts" / "cli.md").read_text()
     assert re.findall(r"^\| (\d) \|", text, re.MULTILINE) == re.findall(r"^  (\d)  ", EXIT_CODES, re.MULTILINE)

@@ -96,6 +96,11 @@ def test_a_line_about_nothing_has_the_trace_id_of_the_process(lines: io.StringIO
     assert "StoreUnavailable: away" in two["error"]
 
 
+def test_a_line_of_uvicorn_says_its_message_once(lines: io.StringIO) -> None:
+    mine.warning("Started", extra={"color_message": "\x1b[36mStarted"})
+    assert "color_message" not in read(lines)[0]
+
+
 async def test_lines_of_a_request_have_its_trace_id(lines: io.StringIO) -> None:
     async with world(order) as env:
         server = Server(env.client)

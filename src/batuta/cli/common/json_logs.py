@@ -11,7 +11,10 @@ from batuta.authoring.log_context import LogContext
 from batuta.ids import new_trace_id
 
 _CONTEXT = ("run", "run_id", "workflow", "activity", "attempt", "trace_id", "span_id")
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"} | set(_CONTEXT)
+_PLAIN = (
+    frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"} | set(_CONTEXT)
+)
+"""Not `extra` of a call. uvicorn gives `color_message`: the message once more, for terminals."""
 
 
 class JsonFormatter(logging.Formatter):
