@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import DEADLINE, ROOT, Cli, Spawn
 
-OK, USAGE, NOT_FOUND = 0, 2, 3
+OK, USAGE, NOT_FOUND, STORE = 0, 2, 3, 4
 
 
 def document(cli: Cli, *words: str) -> Any:
@@ -120,6 +120,14 @@ def test_a_port_that_is_taken_is_said_before_anything_begins(cli: Cli, command: 
         port = other.getsockname()[1]
         result = cli(command, "--port", str(port))
     assert (result.exit_code, f"port {port} of 127.0.0.1 is taken: end the program" in result.stderr) == (USAGE, True)
+
+
+def test_a_database_that_cannot_be_opened_is_said_in_a_sentence(spawn: Spawn, tmp_path: Path) -> None:
+    server = spawn("server", "--port", "0", "--url", f"sqlite:///{tmp_path}/missing/shop.db")
+    assert server.wait(30) == STORE
+    said = (tmp_path / "stderr.log").read_text()
+    assert said.startswith(f"error: the folder '{tmp_path}/missing' does not exist: make it")
+    assert "Traceback" not in said
 
 
 def test_an_address_of_another_machine_is_refused(cli: Cli) -> None:

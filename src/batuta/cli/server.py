@@ -73,7 +73,8 @@ def server(common: CommonOptions, host: str, port: int, grace: float | None) -> 
         return CommonOptions(common.url, namespace, common.as_json).client(middleware=[metrics])
 
     made = Server(client, connect=connect, secret=server_secret(), metrics=metrics, costly_rate=server_rate())
-    if not is_loopback(host) and not common.ask(lambda client: client.api_keys.any(), migrate=True):
+    has_key = common.ask(lambda client: client.api_keys.any(), migrate=True)  # says so when the database is away
+    if not is_loopback(host) and not has_key:
         raise InvalidInput(
             f"--host {host} would let others in, and there is no API key: make one with `batuta api-keys create NAME "
             f"--scope admin`, or leave --host out"
