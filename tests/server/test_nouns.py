@@ -247,6 +247,14 @@ async def test_redaction_of_a_namespace_is_switched_on_and_off(web: Web) -> None
     assert [(row["verb"], row["reason"]) for row in rows[:2]] == [("clear mark", "audit"), ("set mark", "audit")]
 
 
+async def test_redaction_that_a_server_switched_holds_from_its_next_answer_on(web: Web) -> None:
+    await web.post("/api/v1/runs", {"name": "order", "input": [1], "id": "o", "tags": {"cpf": "123.456.789-09"}})
+    for required in (True, False):
+        await web.get("/api/v1/runs/o")  # the server knows what the namespace says
+        await web.ask("PUT", "/api/v1/redaction", {"required": required, "reason": "audit"})
+        assert (b"123.456.789-09" in (await web.get("/api/v1/runs/o")).body) is not required
+
+
 async def test_namespaces_of_the_whole_database_are_listed_for_those_who_may_use_them(sqlite_url: str) -> None:
     for name in ("acme", "beta"):
         async with batuta.connect(sqlite_url, namespace=name) as client:

@@ -141,6 +141,10 @@ class Server:
             known = self._marks[name] = (moment, await client.namespace.requires_redaction())
         return Redactor() if known[1] else None
 
+    def redaction_changed(self, client: Batuta) -> None:
+        """Forget what the client's namespace said of redaction: this server changed it."""
+        self._marks.pop(client.namespace.name, None)
+
     @property
     def opened(self) -> list[Batuta]:
         """The clients of the namespaces that are open here."""

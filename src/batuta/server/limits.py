@@ -124,6 +124,7 @@ async def show_redaction(call: Call) -> Redaction:
 
 async def set_redaction(call: Call) -> Redaction:
     await call.client.namespace.set_redaction(call.body.required, call.body.reason)
+    call.server.redaction_changed(call.client)
     return await show_redaction(call)
 
 
