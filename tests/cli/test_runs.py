@@ -27,6 +27,15 @@ def test_a_started_run_waits_for_a_worker(cli: Cli) -> None:
     assert document(cli, "runs", "journal", "t-1") == {"id": "t-1", "entries": []}
 
 
+def test_a_start_that_no_worker_can_take_says_so_at_once(cli: Cli, work: Work) -> None:
+    work()
+    started = cli("runs", "start", "totall", "--input", "[[1]]", "--id", "t-1")
+    assert started.stdout == "run t-1 is pending\n"
+    assert "no live worker of this queue has workflow 'totall' (they have:" in started.stderr
+    assert "no live worker" in document(cli, "runs", "start", "totall", "--id", "t-1")["reason"]
+    assert "has job 'weight'" in cli("jobs", "enqueue", "weight").stderr
+
+
 def test_a_run_that_completes_is_waited_for(cli: Cli, work: Work) -> None:
     work()
     ended = document(cli, "runs", "start", "total", "--input", "[[1, 2, 3]]", "--id", "t-1", "--wait")

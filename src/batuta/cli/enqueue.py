@@ -12,7 +12,7 @@ from batuta.cli.common.lazy import OK
 from batuta.cli.common.options import duration_option
 from batuta.cli.common.redaction import revealing
 from batuta.cli.common.target import CommonOptions, with_common_options
-from batuta.cli.runs.start import tell_run, wait_for_end
+from batuta.cli.runs.start import state_of, tell_run, wait_for_end
 from batuta.journal.records import IfExists
 
 
@@ -76,6 +76,5 @@ async def _enqueue(
         document: dict[str, Any] = {"id": handle.id, "run_id": str(handle.run_id), "job": name}
         document["is_new"] = handle.is_new
         if seconds == 0.0:
-            document["state"] = str((await handle.describe()).state)
-            return document, OK
+            return {**document, **await state_of(handle)}, OK
         return await wait_for_end(handle, document, seconds)

@@ -77,6 +77,8 @@ def tell_run(document: dict[str, Any], what: str = "run") -> None:
         say(document["error"], err=True)
     if "traceback" in document:
         say(document["traceback"], err=True)
+    if "reason" in document:
+        say(document["reason"], err=True)
 
 
 async def _start(
@@ -93,9 +95,14 @@ async def _start(
         document: dict[str, Any] = {"id": handle.id, "run_id": str(handle.run_id), "workflow": name}
         document["is_new"] = handle.is_new
         if seconds == 0.0:
-            document["state"] = str((await handle.describe()).state)
-            return document, OK
+            return {**document, **await state_of(handle)}, OK
         return await wait_for_end(handle, document, seconds)
+
+
+async def state_of(handle: Any) -> dict[str, Any]:
+    """Its state, and why it waits or stands where the store can tell: a typing error in a name shows at once."""
+    run = await handle.describe()
+    return {"state": str(run.state), **({"reason": run.reason} if run.reason else {})}
 
 
 async def wait_for_end(handle: Any, document: dict[str, Any], seconds: float | None) -> tuple[dict[str, Any], int]:
