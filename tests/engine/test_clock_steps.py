@@ -184,6 +184,19 @@ async def test_a_run_that_begins_after_the_step_sleeps_retries_and_times_out(are
 
 
 @both_ways
+async def test_a_start_before_the_worker_has_noticed_the_step_is_written(arena: Arena, step: float) -> None:
+    """The database takes the worker's lease for over until the next heartbeat: the run waits in its queue meanwhile."""
+    client = await arena.client()
+    await arena.worker(client, *ALL)
+    await client.start(tick)
+    arena.store(client).shift_clock(step)
+    handles = [await client.start(tick, id=f"at-once-{number}") for number in range(3)]
+    assert all(handle.is_new for handle in handles)
+    for handle in handles:
+        await handle.result(timeout=30)
+
+
+@both_ways
 async def test_a_sleep_that_the_step_falls_into_takes_as_long_as_it_should(arena: Arena, step: float) -> None:
     client = await arena.client()
     await arena.worker(client, *ALL)

@@ -67,7 +67,8 @@ async def probe(store: Store, worker_id: str) -> None:
 
 
 class MustQueue(Exception):
-    """A start cannot be owned at once: its queue is paused, or has limits. Nothing was written."""
+    """A start cannot be owned at once: its queue is paused or has limits, or the store holds the worker for dead.
+    It was not written, or another worker has it."""
 
 
 class _Round:
@@ -523,7 +524,7 @@ def _judged(run: OwnedRun, change: Change, effects: list[Effect], verdict: Verdi
         run.settled(change, effects, verdict)
     elif verdict is Verdict.UNREAD:
         run.unread(change, effects)
-    elif verdict is Verdict.QUEUED:
+    elif verdict is Verdict.QUEUED or (change.start is not None and verdict is Verdict.REFUSED):
         run.drop(MustQueue(run.identity.queue))
     elif verdict is Verdict.EXISTS:
         run.drop(AlreadyStarted(run.identity.id, "open or closed"))
