@@ -109,6 +109,6 @@ _FILTER = PrintableFilter()
 
 
 def guard_loggers(names: Iterable[str] = LOGGERS) -> None:
-    """Escape control characters in these loggers, by default every one of this package, whatever handles their records."""
+    """Escape control characters in these loggers, by default in all of this package, whatever handles their records."""
     for name in names:
         logging.getLogger(name).addFilter(_FILTER)

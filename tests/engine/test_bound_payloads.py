@@ -388,6 +388,26 @@ async def test_a_run_whose_row_names_the_code_of_another_workflow_is_not_run_by_
             assert "code" in await why_parked(await client.get(handle.id), "PayloadDamaged")
 
 
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled", "continued", "terminated"])
+async def test_the_result_of_a_run_is_not_chosen_by_the_state_of_its_row(
+    url: str, forger: Forger, state: RunState
+) -> None:
+    """Else a run that was not done would have completed with None, and one that failed, too."""
+    async with connect(url, codec=CODECS) as client, client.worker(workflows=[younger, tells]):
+        begun = await client.start(younger, SECRET)
+        await until_entries(begun, 0)
+        failed = await client.start(tells, SECRET, "nobody")
+        with pytest.raises(RunFailed):
+            await failed.result(PATIENCE)
+    for handle in (begun, failed):
+        await forger.update("runs", handle.run_id, state=state, closed_at=10**15, wake_at=None, owner=None)
+    async with connect(url, codec=CODECS) as client:
+        for handle in (begun, failed):
+            if (handle, state) != (failed, "failed"):
+                with pytest.raises(PayloadDamaged, match=r"its journal does not end so|no run follows it"):
+                    await (await client.get_run(handle.run_id)).result(PATIENCE)
+
+
 # -- what is not encrypted
 
 

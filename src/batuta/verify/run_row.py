@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from batuta.journal.entries import CommandKind, EntryKind
-from batuta.journal.kinds import CLOSING_COMMANDS, ENTRY_KINDS
+from batuta.journal.ends import ends_as
 from batuta.journal.records import Run
 from batuta.journal.states import CLOSED, PARKED, RunState
 from batuta.verify.journal import JournalCheck
 
 Tell = Callable[[str, str], None]
-
-_FOLLOWED = (CommandKind.CONTINUE, CommandKind.FAIL)
-"""Ends after which another run of the chain goes on: it asked for it, or it failed and is tried again."""
-
-
-def _ends_as(end: CommandKind | EntryKind | None, state: RunState) -> bool:
-    """Whether a journal with this end belongs to a run in this state."""
-    if isinstance(end, EntryKind):
-        return ENTRY_KINDS[end].closes is state
-    if end is None:
-        return state not in CLOSED or state is RunState.CONTINUED
-    return end in _FOLLOWED if state is RunState.CONTINUED else CLOSING_COMMANDS[end] is state
 
 
 def check_end(run: Run, journal: JournalCheck, tell: Tell) -> None:
@@ -32,7 +19,7 @@ def check_end(run: Run, journal: JournalCheck, tell: Tell) -> None:
         tell("I4", f"the journal has {journal.entries} entries, the run's head is {run.head}")
     if journal.name is not None and journal.name != run.name:
         tell("I1", f"the journal is one of workflow {journal.name!r}, the run one of {run.name!r}")
-    if not _ends_as(journal.end, run.state):
+    if not ends_as(journal.end, run.state):
         tell("I1", f"the run is {run.state}, and its journal ends with {journal.end or 'nothing that closes a run'}")
     if (run.closed_at is not None) is not (run.state in CLOSED):
         tell("I1", f"the run is {run.state}, and closed_at is {run.closed_at}")

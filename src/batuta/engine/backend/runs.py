@@ -36,9 +36,10 @@ from batuta.engine.run.completion import Completion
 from batuta.engine.run.inputs import CANCEL_AGAIN
 from batuta.engine.worker.outside_closes import OutsideCloses, start_info
 from batuta.engine.worker.waiters import Waiters
-from batuta.errors import NotParked, PayloadSealed, RunClosed, RunOpen, StoreUnavailable
+from batuta.errors import NotParked, PayloadDamaged, PayloadSealed, RunClosed, RunOpen, StoreUnavailable
 from batuta.ids import RunId, new_message_id, trace_id_of_run
 from batuta.journal.audit import Act, Verb
+from batuta.journal.ends import closing_command
 from batuta.journal.entries import Body, Command, CommandKind, Entry, decode_body
 from batuta.journal.records import HEARTBEAT, PAUSES, Attempt, Message, MessageKind, Run, RunFilter
 from batuta.journal.states import CLAIMABLE, CLOSED, OPEN, RunState
@@ -99,6 +100,8 @@ class NativeRuns:
                 return ending
             last = await last_of_chain(self._store, ref.run_id)
             if last.run_id == ref.run_id:
+                if ending.state is RunState.CONTINUED:
+                    raise PayloadDamaged(f"run {ref.id!r} is {ending.state}, and no run follows it")
                 return ending
             ref = RunRef(ref.id, last.run_id)
 
@@ -111,7 +114,7 @@ class NativeRuns:
         if known is not None and known[1] is not None:
             return _ending(ref.id, known[0], known[1], "")
         run, last = await self._store.outcome(ref.run_id)
-        return _ending(run.id, run.state, _closing_command(last), run.reason)
+        return _ending(run.id, run.state, closing_command(run, last), run.reason)
 
     # -- ending runs from outside
 
@@ -278,13 +281,6 @@ class NativeRuns:
 def ref_of(run: Run, is_new: bool | None = None) -> RunRef:
     """Names a run that was read."""
     return RunRef(run.id, run.run_id, None, run.chain_id, is_new)
-
-
-def _closing_command(last: Entry | None) -> Command | None:
-    if last is None:
-        return None
-    commands = decode_body(last).commands
-    return commands[-1] if commands else None
 
 
 def _ending(id: str, state: RunState, outcome: Command | None, reason: str) -> Ending:

@@ -22,6 +22,7 @@ from batuta.errors import InvalidFork, RunClosed, UnknownRun, WorkflowBroken
 from batuta.ids import RunId, derived_run_id, new_run_id, new_seed
 from batuta.journal.child_outcomes import not_completed
 from batuta.journal.dead_letters import DeadLetter
+from batuta.journal.ends import closing_command
 from batuta.journal.entries import (
     Body,
     CommandKind,
@@ -331,8 +332,8 @@ async def _settle_elsewhere(
 
 async def _result_of(store: Store, run: Run) -> Body:
     _, last = await store.outcome(run.run_id)
-    commands = decode_body(last).commands if last is not None else []
-    return Body(value=commands[-1].value if commands else UNSET)
+    command = closing_command(run, last)
+    return Body(value=UNSET if command is None else command.value)
 
 
 def _answer(new_id: RunId, call: Pending, body: Body) -> Message:
