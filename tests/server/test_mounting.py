@@ -56,6 +56,8 @@ async def test_a_mounted_server_works_below_its_path_with_the_applications_own_u
     assert (await bob.post("/batuta/api/v1/runs", {"name": "order"})).status == 403
     page = await web.get("/batuta/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    described = (await web.get("/batuta/openapi.json")).json
+    assert described["servers"] == [{"url": "/batuta"}]
 
 
 async def test_a_page_of_the_application_is_in_the_menu_of_those_who_may_see_it(client: batuta.Batuta) -> None:

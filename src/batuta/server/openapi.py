@@ -115,7 +115,7 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
 
 async def show(call: Call) -> dict[str, Any]:
     found: dict[str, Any] = call.server.openapi()
-    return found
+    return found | {"servers": [{"url": call.root}]} if call.root else found  # mounted: paths begin there
 
 
 ROUTES = (
