@@ -162,7 +162,7 @@ class RedisCache:
         return {member.decode(errors="replace") for member in await self._ask([key], self._client.smembers, key)}
 
     async def look(self, key: str) -> tuple[bytes | set[str], float | None] | None:
-        """The value or set under a key, and its lifetime if it has one. Changes nothing, whoever has written it.
+        """The value or set under a key, and its lifetime if it has one. Changes nothing.
         Raises InvalidInput for what no cache writes."""
         kind: bytes = await self._do(self._client.type, key)
         if kind not in (b"string", b"set", b"none"):
