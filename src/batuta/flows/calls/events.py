@@ -126,7 +126,7 @@ class Events:
             accepted = await self._backend.accept(made, [one.request for one in asked])
             if not accepted.is_stale:
                 event = self.view(accepted.event)
-                await self._wake(event)
+                await self._wake(event, is_new=accepted.is_new)
                 return Sent(event=event, is_new=accepted.is_new)
             self._triggers.pop(row.type, None)
         raise StoreUnavailable(f"the flows that events of type {row.type!r} start change all the time: try again")
@@ -144,8 +144,9 @@ class Events:
                 self._triggers.popitem(last=False)
         return known
 
-    async def _wake(self, event: Event) -> None:
-        """Tell the runs that wait for it. A message has the event's id: a repeat of the event is not read twice."""
+    async def _wake(self, event: Event, *, is_new: bool) -> None:
+        """Tell the runs that wait for it. A message has the event's id: a repeat of the event, which may heal what was
+        not told at first, is not read twice."""
         for one in await self._backend.documents.documents(f"{WAITS}{event.type}"):
             field = one.key.removeprefix("=")
             value = look_up(event.payload, parse_path(field)) if field else None
@@ -153,11 +154,13 @@ class Events:
                 continue
             prefix = wait_prefix(event.type, field, value)
             for run_id in await self._backend.store.open_runs(prefix, _MOST_WAITING):
-                await self._tell(run_id, event)
+                await self._tell(run_id, event, is_new=is_new)
 
-    async def _tell(self, run_id: RunId, event: Event) -> None:
+    async def _tell(self, run_id: RunId, event: Event, *, is_new: bool) -> None:
         try:
             run = await self._client.get_run(run_id)
+            if not is_new and (await run.describe()).created_at > event.created_at:
+                return  # it did not wait yet when the event came
             await run.signal(EVENT_SIGNAL, event, message_id=event.id)
         except (RunClosed, UnknownRun):
             return
