@@ -99,7 +99,9 @@ async def test_the_knobs_of_the_simulator_work_and_refuse_what_is_wrong(tmp_path
     async with stand(tmp_path, FAST) as running, Browser.opened(running.url) as browser:
         assert (await browser.act("add-a-fault", {"operation": "nothing"}))[0] == 400
         assert (await browser.act("add-a-fault", {"kind": "explode"}))[0] == 400
-        assert (await browser.act("set-a-balance", {"policy": "KEYS_CHECK", "token": 9}))[0] == 400, "a slip, and no zero"
+        assert (await browser.act("set-a-balance", {"policy": "KEYS_CHECK", "token": 9}))[0] == 400, (
+            "a slip, and no zero"
+        )
         assert (await browser.act("set-a-balance", {"policy": "NONE", "tokens": 1}))[0] == 400
         assert (await browser.act("advance-time", {"minutes": -1}))[0] == 400
         assert (await browser.act("add-a-fault", {"operation": "getClaim", "times": 3, "status": 503}))[0] == 200

@@ -129,6 +129,20 @@ def test_a_database_that_fails_is_asked_as_often_as_the_retry_matrix_says(tmp_pa
 
 
 @in_virtual_time
+async def test_checks_that_begin_at_once_lose_no_alert_of_each_other(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*LOW))
+    async with monitor.environment() as env:
+        runs = [await env.start(monitor_rate_limits, id=f"check-{number}") for number in range(3)]
+        assert await asyncio.gather(*(run.result() for run in runs)) == [2, 2, 2]
+        stored = await monitor.tables.states(env.now - timedelta(hours=1))
+    checks = {one.checked_at for one in stored}
+    assert len(checks) == 3
+    assert set(monitor.bus.messages) == {
+        f"{name}:{at.isoformat()}" for name in ("CLAIMS_READ", "ENTRIES_WRITE") for at in checks
+    }
+
+
+@in_virtual_time
 async def test_a_bus_that_is_away_for_a_moment_gets_each_alert_once(tmp_path):
     monitor = Monitor(tmp_path, FakeBridge(*LOW), FakeBus(errors=[ConnectionError("away"), ConnectionError("away")]))
     async with monitor.environment() as env:

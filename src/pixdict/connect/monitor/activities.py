@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -68,6 +68,7 @@ class RateLimitActivities:
         self, bridge: PolicySource, tables: MonitorTables, metrics: MonitorMetrics, publish: Publish = bus.publish
     ) -> None:
         self._bridge, self._tables, self._metrics, self._publish = bridge, tables, metrics, publish
+        self._last_check = datetime.min.replace(tzinfo=UTC)
 
     @activity(
         timeout=TIMEOUT,
@@ -79,7 +80,7 @@ class RateLimitActivities:
         """The state of every policy that the directory names, however many there are."""
         heartbeat("fetching policies from DICT")
         found = await self._bridge.list_policies()
-        checked_at = _started_at()
+        checked_at = self._moment_of_check()
         return GetPoliciesResult([state_of(policy, checked_at) for policy in found], checked_at)
 
     @activity(
@@ -127,6 +128,15 @@ class RateLimitActivities:
         self, policies: list[PolicyState], alert_count: int, warning_count: int, critical_count: int
     ) -> None:
         self._metrics.set(policies, warning_count, critical_count)
+
+    def _moment_of_check(self) -> datetime:
+        """When the attempt began. Checks that a worker takes up together begin at once: each is a microsecond later
+        than the one before, for the ids of their alerts are made of it."""
+        moment = _started_at()
+        if timedelta(0) <= self._last_check - moment < timedelta(seconds=1):
+            moment = self._last_check + timedelta(microseconds=1)
+        self._last_check = moment
+        return moment
 
 
 def _started_at() -> datetime:

@@ -124,7 +124,9 @@ class MonitorTables:
         if self._database.partitions:
             await self._database.script([_partition(month)])
             old = await self._partitions_before(oldest)
-            await self._database.script([f"DROP TABLE IF EXISTS {name}" for name in old])  # another process may be first
+            await self._database.script(
+                [f"DROP TABLE IF EXISTS {name}" for name in old]
+            )  # another process may be first
         else:
             await self._database.run("DELETE FROM dict_rate_limit_states WHERE checked_at < ?", oldest)
         await self._database.run("DELETE FROM dict_rate_limit_alerts WHERE detected_at < ?", oldest)
