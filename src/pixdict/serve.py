@@ -115,10 +115,11 @@ def bridge_settings(options: Options) -> BridgeSettings:
 
 async def _bridge(options: Options) -> None:
     settings = bridge_settings(options)
+    host, port = options.address
     async with AsyncExitStack() as stack:
         client, caches, _ = await _opened(stack, options)
         cache = None if caches is None else caches.cache
-        address = options.listen or LISTEN["bridge"]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         bridge = await stack.enter_async_context(serve(settings, client, address=address, cache=cache))
         await _until_told(f"bridge of {options.participant} listens at {bridge.address}")
 

@@ -240,6 +240,7 @@ async def test_a_key_of_another_institution_can_be_claimed(tmp_path):
         (["--wait", "-1"], "--wait"),
         (["--open-for", "0"], "--open-for"),
         (["--bus", "kafka://x"], "kafka"),
+        (["--folder", f"{__file__}/here"], "Error: [Errno"),
     ],
 )
 def test_dev_with_wrong_options_says_so_and_ends(tmp_path, options, said):

@@ -30,6 +30,14 @@ def test_a_limit_that_is_wrong_is_refused(limit: str, words: str) -> None:
     assert "Traceback" not in said.output
 
 
+@pytest.mark.parametrize("role", ["bridge", "core", "directory"])
+@pytest.mark.parametrize("listen", ["127.0.0.1:65536", "127.0.0.1", "here:there"])
+def test_an_address_that_is_none_is_refused(role: str, listen: str) -> None:
+    said = CliRunner().invoke(root, ["serve", "--role", role, "--store", "memory://", "--listen", listen])
+    assert said.exit_code == 2
+    assert f"--listen '{listen}': give HOST:PORT" in said.output
+
+
 def test_a_limit_replaces_that_of_document_c_and_may_have_more_than_one_rate() -> None:
     found = limits_of(("CreateEntry=5/min", "CreateEntry=9/h"))
     assert found["CreateEntry"] == ("5/min", "9/h")

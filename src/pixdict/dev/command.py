@@ -20,8 +20,8 @@ def run(folder: str | None, options: Options) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="pixdict-") as here:
         path = Path(here)
-        path.mkdir(parents=True, exist_ok=True)
         try:
+            path.mkdir(parents=True, exist_ok=True)
             asyncio.run(_serve(path, options))
         except OSError as error:
             raise click.ClickException(str(error)) from None
