@@ -19,6 +19,7 @@ from batuta import (
     Workflow,
     activity,
     continue_as_new,
+    handlers_done,
     job,
     publish,
     workflow,
@@ -102,6 +103,21 @@ async def handles_slowly() -> list[int]:
 @workflow
 async def at_once() -> str:
     return "done"
+
+
+@workflow
+async def waits_for_handlers(left: int = 0) -> list[int]:
+    """Ends in its first turn, unless a note is there."""
+    notes: list[int] = []
+
+    @note.handle
+    async def take(number: int) -> None:
+        notes.append(await act(number))
+
+    await handlers_done()
+    if left:
+        continue_as_new(left - 1)
+    return notes
 
 
 @workflow
@@ -236,6 +252,7 @@ ALL: list[Workflow[..., Any]] = [
     stops,
     handles_slowly,
     at_once,
+    waits_for_handlers,
     busy_at_its_end,
     fails,
     has_a_careless_validator,
@@ -304,6 +321,24 @@ async def test_a_run_that_ends_in_its_first_turn_takes_what_came_with_its_start(
         handle = await env.start(at_once, signal=(note, 4))
         assert await ended(env, handle) == "done"
         assert [str(line.kind) for line in await handle.journal()] == ["started", "signal", "signal"]
+
+
+@modes
+@pytest.mark.parametrize(("chain", "late_notes"), [(0, ["5"]), (0, ["5", "6"]), (1, ["5"])])
+async def test_a_run_that_ended_in_its_first_turn_begins_once(
+    chain: int, late_notes: list[str], always_replay: bool
+) -> None:
+    """Its start is a message, which is no late one: it must not be given to the code again."""
+    async with racy(always_replay) as env:
+        env.store.late = [[] for _ in range(chain)] + [late(MessageKind.SIGNAL, "note", *late_notes)]
+        handle = await env.start(waits_for_handlers, chain, delay=1)  # so that its start is in its inbox
+        numbers = [int(one) for one in late_notes]
+        assert await ended(env, handle) == numbers
+        assert executed == numbers
+        last = await env.get(handle.id)  # of the chain
+        kinds = [str(line.kind) for line in await last.journal()]
+        assert kinds == ["started"] + ["signal"] * len(numbers) + ["activity_done"] * len(numbers)
+        assert not (await verify(env.store, ALL)).violations
 
 
 @modes

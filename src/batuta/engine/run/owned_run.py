@@ -679,7 +679,7 @@ class OwnedRun(WaitingRun):
             again.add(self.take_change())
         self._send_again()
         again.begin(set(self.machine.activities), attempts)
-        if again.inputs:
+        if again.inputs and again.inputs[-1][0] in MESSAGES:  # others, such as the start, are given again only here
             self.inbox.unsee(again.inputs[-1][1].message_id)
         self._read_on(again, messages)
 
