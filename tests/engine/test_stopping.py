@@ -1,6 +1,7 @@
 """Starting, stopping and registering anew: nothing is left behind, and nobody waits for what need not be waited for."""
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -114,6 +115,16 @@ async def test_a_stop_that_is_cancelled_can_be_asked_for_again() -> None:
         await env.worker.stop()
         await env.deploy()
         assert await handle.result() == "worked"
+
+
+async def test_work_that_a_crash_cancels_before_it_begins_leaves_no_warning_behind() -> None:
+    async def work() -> None: ...
+
+    async with world(labours, works) as env:
+        begun = work()
+        session_of(env).spawn(begun)
+        await env.crash()
+        assert inspect.getcoroutinestate(begun) == inspect.CORO_CLOSED
 
 
 async def test_asking_again_after_a_crash_does_not_cancel_the_cleaning_up() -> None:

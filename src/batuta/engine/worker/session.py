@@ -675,6 +675,7 @@ class Session:
         task = asyncio.Task(_logged(work, self.outage), loop=self._loop, context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # it was never begun when the task was cancelled at once
 
 
 async def _logged(work: Coroutine[Any, Any, None], outage: Outage) -> None:
