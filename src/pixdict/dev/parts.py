@@ -12,6 +12,7 @@ from typing import Any, Self
 from pixdict.connect.database import Database, DatabaseTransaction, Rows
 from pixdict.dev.wire import Wire
 from pixdict.errors import DatabaseTimeout
+from pixdict.private_files import make_private
 
 
 class Stoppable:
@@ -101,6 +102,7 @@ async def copy_file(source: Path, target: Path) -> None:
     """A replica of an SQLite file, as it is now."""
 
     def copy() -> None:
+        make_private(target)
         with closing(sqlite3.connect(source, timeout=10)) as one, closing(sqlite3.connect(target, timeout=10)) as two:
             one.backup(two)
 
