@@ -113,9 +113,10 @@ async def test_clients_are_told_with_errors_of_batuta_and_nothing_hangs(
         await forger.sql(f"UPDATE {where} SET {column} = {forger.mark(1)}", text)
 
 
+@pytest.mark.parametrize("codecs", [[], CODECS], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("number", range(9))
 async def test_a_damaged_message_does_not_keep_others_from_being_delivered(
-    url: str, forger: Forger, number: int
+    url: str, forger: Forger, number: int, codecs: list[PayloadCodec]
 ) -> None:
     got: list[str] = []
 
@@ -123,7 +124,7 @@ async def test_a_damaged_message_does_not_keep_others_from_being_delivered(
         got.append(str(message.payload))
 
     work: Any = {"subscriptions": [subscribe("topic", take, from_start=True)], "heartbeat": 0.1}
-    async with connect(url, codec=CODECS) as client:
+    async with connect(url, codec=codecs) as client:
         for name in ("damaged", "sound"):
             await client.publish("topic", name, id=name)
         [(first,), (second,)] = await forger.sql(f"SELECT body FROM {forger.schema}bus_messages ORDER BY number")
@@ -138,5 +139,6 @@ async def test_a_damaged_message_does_not_keep_others_from_being_delivered(
                 return "sound" in got
 
             await until(has_come)
-    assert set(got) <= {"sound", "damaged"}
-    assert "damaged" not in got or forged == first
+    if codecs:
+        assert set(got) <= {"sound", "damaged"}
+        assert "damaged" not in got or forged == first

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import zlib
+from base64 import urlsafe_b64encode
 from typing import Any
 
 import pytest
@@ -78,6 +80,13 @@ def test_a_token_whose_last_letter_was_changed_is_none(size: int) -> None:
     ):
         with pytest.raises(InvalidToken):
             parse_token(changed)
+
+
+@pytest.mark.parametrize("data", [b"\x91" * 200_000 + b"\xc0", b"\xdd\xff\xff\xff\xff", b""])
+def test_a_token_that_is_nested_deeply_or_claims_to_be_long_is_none(data: bytes) -> None:
+    text = "t." + urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
+    with pytest.raises(InvalidToken):
+        parse_token(text)
 
 
 def forged(token: str, **changes: Any) -> str:

@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct, ValidationError, json
+from msgspec import DecodeError, Raw, Struct, json
 
 from batuta.authoring.client.messages import LONGEST_KEY, unreadable_message
 from batuta.journal.bus.messages import NewMessage, StoredMessage
@@ -78,7 +78,7 @@ def received(topic: str, name: str, data: bytes, *, id: str, key: str, time: int
     """
     try:
         return _read(topic, name, data, id=id, key=key, time=time)
-    except (DecodeError, ValidationError, ValueError) as error:
+    except (DecodeError, ValueError, RecursionError) as error:
         problem = f"a message of topic {topic!r} cannot be read: {error}"
         text = data[:_LONGEST_SHOWN].decode("utf-8", "backslashreplace")
         body = unreadable_message(topic, id, key[:LONGEST_KEY], text, problem, time)

@@ -127,7 +127,7 @@ class Deliveries:
         name = delivery.subscription
         job = self._jobs[name]
         headers: dict[str, str] = {}
-        with suppress(DecodeError):
+        with suppress(DecodeError, RecursionError):
             headers = {_TRACE: trace} if (trace := _trace_of(delivery.body).trace) else {}
         return JobRequest(
             job=job.name,

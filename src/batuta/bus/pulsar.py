@@ -77,7 +77,7 @@ class PulsarBus:
                 for message in messages:
                     try:
                         content, producer = json.encode(event_of(message)), await self._producer(message.topic)
-                    except DecodeError as error:
+                    except (DecodeError, RecursionError) as error:
                         sent.refused[message.number] = f"it cannot be read: {error}"
                     except Exception as error:  # noqa: BLE001 - the driver's own
                         if not self._is_fatal(error):
@@ -208,7 +208,7 @@ def _backlog(url: str, name: str) -> int | None:
     try:
         with urlopen(url, timeout=3) as answer:  # noqa: S310 - the address is the operator's
             found = json.decode(answer.read(), type=_Stats).subscriptions.get(name)
-    except (OSError, DecodeError):
+    except (OSError, DecodeError, RecursionError):
         return None
     return None if found is None else found.msgBacklog
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import DecodeError, Struct, ValidationError, json
+from msgspec import DecodeError, Struct, json
 
 from batuta.cache.backend import CacheBackend
 from batuta.clock import SECOND
@@ -88,7 +88,7 @@ async def uses_of(backend: CacheBackend, now: int) -> list[EntityUse]:
 def _read(data: bytes | None) -> Iterable[EntityUse]:
     try:
         return [] if data is None else json.decode(data, type=list[EntityUse])
-    except (DecodeError, ValidationError):  # of another version
+    except (DecodeError, RecursionError):  # of another version
         return []
 
 

@@ -122,7 +122,7 @@ def flow_cases(places: Iterable[str | Path] | str | Path) -> list[FlowCase]:
 def _cases(file: Path) -> list[FlowCase]:
     try:
         found = msgspec.json.decode(_read(file), type=TestFile)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidInput(f"{file} is no file of flow tests: {error}") from None
     return [FlowCase(file, file.parent / found.flow, test) for test in found.tests]
 

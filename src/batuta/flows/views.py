@@ -312,7 +312,7 @@ class _Reader:
         try:
             start = msgspec.json.decode(body.value, type=tuple[FlowStart])[0]
             program = program_of(bytes(start.steps))
-        except (msgspec.MsgspecError, BatutaError):
+        except (msgspec.MsgspecError, RecursionError, BatutaError):
             return
         if start.state is not UNSET:  # also what was done in runs that are not read
             self._run.context.update(start.state.context)
@@ -337,7 +337,7 @@ class _Reader:
         if command.kind is CommandKind.SIDE_EFFECT and command.value is not UNSET:
             try:
                 mark = msgspec.json.decode(command.value, type=Mark)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 return
             self._mark(mark, command.seq, line.at)
         elif command.kind in _CALLS:
@@ -606,7 +606,7 @@ def _plain(value: Raw | msgspec.UnsetType) -> Any:
         return None
     try:
         return msgspec.json.decode(value)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 
@@ -614,5 +614,5 @@ def _message(error: str) -> str:
     """Of an attempt: a Failure as JSON, or its words."""
     try:
         return msgspec.json.decode(error, type=Failure).message
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return error

@@ -215,6 +215,8 @@ def decode_body(entry: Entry) -> Body:
     except DecodeError:
         refuse_coded(entry.body, f"entry {entry.ord}")
         raise
+    except RecursionError:
+        raise DecodeError("it is nested too deeply") from None
 
 
 def chained(entry: Entry, previous_crc: int) -> int:

@@ -74,5 +74,5 @@ def read_exported(data: bytes, where: str) -> list[Exported]:
     """The contents of a file: one run or a list. Raises InvalidInput that names `where`."""
     try:
         return _several.decode(data) if data.lstrip()[:1] == b"[" else [_one.decode(data)]
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidInput(f"{where} is not an exported journal: {error}") from error

@@ -189,7 +189,7 @@ class Limits(_Operations):
             if row.kind == LIMIT and row.key and (known := found.get(row.name)) is not None:
                 try:
                     keys[row.name].append(_key(row.key, row.doc, known, now))
-                except MsgspecError as error:
+                except (MsgspecError, RecursionError) as error:
                     known.reason = str(DamagedPartner(LIMIT, row.name, error))
         return [_limit(name, doc, keys[name]) for name, doc in found.items()]
 
@@ -303,7 +303,7 @@ def _checked_key(key: str | None) -> str:
 def _readable_breaker(name: str, doc: str) -> BreakerView:
     try:
         state = decode_breaker(doc) or BreakerState()
-    except MsgspecError as error:
+    except (MsgspecError, RecursionError) as error:
         state = BreakerState(state=DAMAGED, reason=str(DamagedPartner(BREAKER, name, error)))
     return _breaker(name, state)
 
@@ -311,7 +311,7 @@ def _readable_breaker(name: str, doc: str) -> BreakerView:
 def _readable_limit(name: str, doc: str) -> LimitDoc:
     try:
         return decode_limit(doc) or LimitDoc()
-    except MsgspecError as error:
+    except (MsgspecError, RecursionError) as error:
         return LimitDoc(reason=str(DamagedPartner(LIMIT, name, error)))
 
 

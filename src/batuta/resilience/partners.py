@@ -84,7 +84,7 @@ class Partners:
 
         try:
             answer = (await self.host.store.change_partner(kind, name, key, timed)).answer
-        except MsgspecError as error:
+        except (MsgspecError, RecursionError) as error:
             raise self._note_damage(kind, name, key, error) from error
         self._damaged.pop((kind, name, key), None)
         self._now, self._sent = told, sent
@@ -168,7 +168,7 @@ class Partners:
         try:
             if shared is not None:
                 shared.learn_doc(doc)
-        except MsgspecError as error:
+        except (MsgspecError, RecursionError) as error:
             self._note_damage(kind, name, "", error)
 
     def _tick_soon(self) -> None:

@@ -244,7 +244,7 @@ class OperationBook:
                 continue
             try:
                 await self._take_over(await self._client_of(msgspec.json.decode(one.body, type=str)), one.key)
-            except (BatutaError, Refused, msgspec.MsgspecError) as error:  # the others do not wait for it
+            except (BatutaError, Refused, msgspec.MsgspecError, RecursionError) as error:  # others do not wait for it
                 log.warning("operation %s waits for a server, and cannot be gone on with here: %s", one.key, error)
 
     async def _take_over(self, client: Batuta, id: str) -> None:

@@ -10,7 +10,7 @@ from batuta.journal.records import Hint, Move
 from batuta.journal.states import RunState
 from batuta.stores.contract.listeners import Listeners
 from batuta.stores.postgres import PostgresStore
-from batuta.stores.postgres.hints import ROUNDS, Announcer
+from batuta.stores.postgres.hints import FROM_A_GUEST, ROUNDS, Announcer, channel_of
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import Pen, live_worker, new_run, start_owned
@@ -163,3 +163,19 @@ async def test_runs_that_can_be_claimed_are_announced_at_once() -> None:
 
 async def _ignore(_payloads: list[str]) -> None:
     pass
+
+
+async def test_what_is_no_hint_of_ours_is_passed_over(
+    store: PostgresStore, make_store: MakeStore, postgres_url: str
+) -> None:
+    ear = Ear(await make_store())
+    await ear.hears(is_catching_up)
+    ear.hints.clear()
+    failed: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    channel = channel_of("batuta", store.namespace)
+    async with connection(postgres_url) as raw:
+        for said in ("", "null", '{"x":' + "[" * 7_000, FROM_A_GUEST):
+            await raw.execute("SELECT pg_notify($1, $2)", channel, said)
+    await ear.hears(lambda hint: hint.due)
+    assert not failed

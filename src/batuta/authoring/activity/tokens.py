@@ -71,7 +71,7 @@ def parse_token(token: object) -> AttemptRef:
             raise ValueError
         found = _decoder.decode(raw[4:])
         run_id = UUID(bytes=found.run_id)
-    except (ValueError, msgspec.MsgspecError):
+    except (ValueError, msgspec.MsgspecError, RecursionError):
         raise InvalidToken(
             "the text is no token of an activity, or was cut or changed on its way: pass on `activity_info().token` "
             "unchanged"

@@ -7,7 +7,7 @@ import logging
 from datetime import datetime
 from typing import Any, Protocol
 
-from msgspec import DecodeError, Raw, Struct, ValidationError, json
+from msgspec import DecodeError, Raw, Struct, json
 
 from batuta.authoring.services import BusService
 from batuta.authoring.workflow.context import moment_of
@@ -140,7 +140,7 @@ async def prune_messages(store: BusStore, keep: int) -> int:
 def _view(message: StoredMessage) -> MessageView:
     try:
         read = json.decode(message.body, type=_Read)
-    except (DecodeError, ValidationError):
+    except (DecodeError, RecursionError):
         read = _Read()
     return MessageView(
         number=message.number,

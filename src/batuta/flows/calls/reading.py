@@ -119,6 +119,6 @@ def _goes_on(journal: Sequence[JournalLine]) -> bool:
         return False
     try:
         [start] = msgspec.json.decode(value, type=tuple[FlowStart])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False
     return isinstance(start.state, FlowState)

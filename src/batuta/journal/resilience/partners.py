@@ -119,7 +119,7 @@ def breaker_states(found: Iterable[Partner]) -> dict[str, str]:
         if one.kind == BREAKER:
             try:
                 states[one.name] = json.decode(one.doc, type=_State).state
-            except MsgspecError:
+            except (MsgspecError, RecursionError):
                 states[one.name] = DAMAGED
     return states
 

@@ -222,7 +222,7 @@ class HintListener:
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
         try:
             said = _decode(str(payload))
-        except DecodeError:
+        except (DecodeError, RecursionError):
             return  # not ours
         if said.sender != self._own_name:
             self._listeners.tell(
