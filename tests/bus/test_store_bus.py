@@ -8,6 +8,7 @@ import pytest
 
 from batuta import connect
 from batuta.client import Batuta
+from batuta.errors import InvalidInput
 from batuta.testing.buses import BusConformance
 
 
@@ -20,3 +21,9 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Batuta]:
 
 class TestStoreBus(BusConformance):
     """Messages in the store."""
+
+
+@pytest.mark.parametrize("cursor", ["x", -1, 2**70, 1.5, True])
+async def test_a_cursor_that_no_page_had_is_refused(client: Batuta, cursor: int) -> None:
+    with pytest.raises(InvalidInput, match="cursor"):
+        await client.bus.messages("orders", cursor=cursor)

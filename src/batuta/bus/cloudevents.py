@@ -54,7 +54,10 @@ class _Written(_Stored, kw_only=True, omit_defaults=True):
 
 def event_of(message: StoredMessage) -> Event:
     """The envelope of a message. Raises DecodeError if the envelope cannot be read."""
-    stored = json.decode(message.body, type=_Stored)
+    try:
+        stored = json.decode(message.body, type=_Stored)
+    except RecursionError as error:
+        raise DecodeError(str(error)) from None
     moment = _EPOCH + timedelta(microseconds=stored.time)
     return Event(
         specversion=VERSION,
@@ -81,7 +84,7 @@ def received(topic: str, name: str, data: bytes, *, id: str, key: str, time: int
     except (DecodeError, ValueError, RecursionError) as error:
         problem = f"a message of topic {topic!r} cannot be read: {error}"
         text = data[:_LONGEST_SHOWN].decode("utf-8", "backslashreplace")
-        body = unreadable_message(topic, id, key[:LONGEST_KEY], text, problem, time)
+        body = unreadable_message(topic, id, _short(key), text, problem, time)
         return NewMessage(topic=topic, id=id, key=_short(key), body=body, subscription=name)
 
 
@@ -115,16 +118,20 @@ def _read(topic: str, name: str, data: bytes, *, id: str, key: str, time: int) -
 
 def _unique(event: Event) -> str:
     """Ids of our own messages are unique in their topic, those of others together with their source."""
-    if event.source.startswith(_OURS) and len(event.id) <= LONGEST_KEY:
+    if event.source.startswith(_OURS) and _short(event.id) == event.id:
         return event.id
     return hashlib.sha256(json.encode((event.source, event.id))).hexdigest()
 
 
 def _short(key: str) -> str:
-    return key if len(key) <= LONGEST_KEY else hashlib.sha256(key.encode()).hexdigest()
+    """A key or id as every store can keep it: strangers' may be long, or hold NUL."""
+    return key if len(key) <= LONGEST_KEY and key.isprintable() else hashlib.sha256(key.encode()).hexdigest()
 
 
 def _micros(text: str, otherwise: int) -> int:
     if not text:
         return otherwise
-    return round((datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) / timedelta(microseconds=1))
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError(f"its time {text!r} has no time zone")
+    return round((moment - _EPOCH) / timedelta(microseconds=1))

@@ -158,7 +158,7 @@ class PulsarBus:
 
     def _received(self, topic: str, name: str, one: Any) -> NewMessage:
         at = one.publish_timestamp() * 1000
-        return received(topic, name, one.data(), id=str(one.message_id()), key=one.partition_key() or "", time=at)
+        return received(topic, name, one.data(), id=str(one.message_id()), key=_key_of(one), time=at)
 
     async def behind(self, topic: str, name: str) -> int | None:
         if not self._admin_url:
@@ -196,6 +196,13 @@ async def _gathered(consumer: Any, pending: asyncio.Task[Any] | None) -> tuple[l
         batch.append(one)
         if len(batch) >= _BATCH:
             return batch, None
+
+
+def _key_of(one: Any) -> str:
+    try:
+        return one.partition_key() or ""
+    except UnicodeDecodeError:  # another program's: without a key it has no order, and holds up no others
+        return ""
 
 
 def _looked_at(task: asyncio.Task[Any]) -> None:

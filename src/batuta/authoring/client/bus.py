@@ -16,7 +16,7 @@ from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
 from batuta.journal.audit import Verb
 from batuta.journal.bus.messages import BusStatus, BusStore, StoredMessage, SubscriptionStatus
-from batuta.names import check_name, check_reason
+from batuta.names import check_name, check_reason, quoted
 
 log = logging.getLogger("batuta.bus")
 
@@ -95,6 +95,8 @@ class BusClient:
         """Messages of a topic that are kept, newest first. `cursor`: of the page before."""
         if type(limit) is not int or not 1 <= limit <= _MOST:
             raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to {_MOST:,}")
+        if cursor is not None and (type(cursor) is not int or not 0 <= cursor < 2**63):
+            raise InvalidInput(f"cursor={quoted(cursor)} must be the cursor of the page before")
         found = await self._service.store.messages(check_name(topic, "topic"), cursor, limit + 1)
         more = len(found) > limit
         return MessagePage([_view(one) for one in found[:limit]], found[limit - 1].number if more else None)
