@@ -29,5 +29,6 @@ describe("filters in the address", () => {
 
 it("are said in words", () => {
   expect(inWords(NO_FILTERS)).toBe("runs");
+  expect(inWords({ ...NO_FILTERS, kind: "job", retrying: true }, 1)).toBe("job that retries");
   expect(inWords({ ...NO_FILTERS, states: ["timed_out"], kind: "job", queue: "q" })).toBe("timed out jobs in queue q");
 });

@@ -67,16 +67,16 @@ export function isUnfiltered(filters: RunFilters): boolean {
 }
 
 /** What the filters say, for a person: "failed runs of checkout in queue psp". */
-export function inWords(filters: RunFilters): string {
-  const kind = { any: "runs", workflow: "workflow runs", job: "jobs", activity: "activity runs" }[filters.kind];
-  const words = [filters.states.map((state) => state.replace("_", " ")).join(" or "), kind ?? filters.kind];
-  if (filters.retrying || filters.tries) words.push("that retry");
+export function inWords(filters: RunFilters, count = 2): string {
+  const kind = { any: "run", workflow: "workflow run", job: "job", activity: "activity run" }[filters.kind] ?? filters.kind;
+  const words = [filters.states.map((state) => state.replace("_", " ")).join(" or "), count === 1 ? kind : `${kind}s`];
+  if (filters.retrying || filters.tries) words.push(count === 1 ? "that retries" : "that retry");
   if (filters.name) words.push(`of ${filters.name}`);
   if (filters.queue) words.push(`in queue ${filters.queue}`);
   if (filters.idPrefix) words.push(`whose id begins with ${filters.idPrefix}`);
   if (filters.tags.length) words.push(`with ${filters.tags.join(" and ")}`);
   if (filters.key) words.push(`with key ${filters.key}`);
-  if (filters.parent) words.push(`that are children of ${filters.parent.slice(0, 8)}`);
+  if (filters.parent) words.push(`${count === 1 ? "that is a child" : "that are children"} of ${filters.parent.slice(0, 8)}`);
   if (filters.since) words.push(`since ${filters.since}`);
   if (filters.until) words.push(`until ${filters.until}`);
   return words.filter(Boolean).join(" ");

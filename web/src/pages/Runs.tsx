@@ -67,7 +67,7 @@ export default function Runs(): JSX.Element {
         <div>
           <h1>Runs</h1>
           <p>
-            {list.total === null ? "\u00a0" : `${grouped(list.total)} ${inWords({ ...filters, kind: filters.kind })}`}
+            {list.total === null ? "\u00a0" : `${grouped(list.total)} ${inWords(filters, list.total)}`}
           </p>
         </div>
         {canAct && (
