@@ -35,7 +35,10 @@ def read(data: bytes, *, key: str = "", id: str = "1:2:3") -> NewMessage:
         (event(time="2020-01-01"), "no time zone"),
         (event(time="soon"), "isoformat"),
         (event(data_base64="!!"), "base64"),
+        (event(specversion="2.0"), "'2.0' is not known"),
+        (b'{"amount":1e999}', "out of range"),
         (b"\0", "malformed"),
+        (b"", "truncated"),
     ],
 )
 def test_what_cannot_be_read_becomes_a_message_that_says_why(data: bytes, why: str) -> None:
