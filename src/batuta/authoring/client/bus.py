@@ -142,8 +142,9 @@ async def prune_messages(store: BusStore, keep: int) -> int:
 def _view(message: StoredMessage) -> MessageView:
     try:
         read = json.decode(message.body, type=_Read)
+        payload = json.decode(read.payload) if bytes(read.payload) else None
     except (DecodeError, RecursionError):
-        read = _Read()
+        read, payload = _Read(), None
     return MessageView(
         number=message.number,
         id=message.id,
@@ -152,7 +153,7 @@ def _view(message: StoredMessage) -> MessageView:
         type=read.type,
         source=read.source,
         published_at=moment_of(message.at),
-        payload=json.decode(read.payload) if bytes(read.payload) else None,
+        payload=payload,
         problem=read.problem,
         subscription=message.subscription,
         via=message.via,
