@@ -235,6 +235,19 @@ async def test_others_load_themselves_when_the_one_who_loads_takes_too_long(
     assert await entity.get_or_load(Loader(Account("1")), id="1") == Account("1")
 
 
+async def test_a_load_that_takes_too_long_says_that_its_value_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    entity = accounts(Cache(MemoryCache(clock=clock), clock=clock), load_time=5)
+
+    async def slow() -> Account:
+        clock.advance(6)
+        return Account("1")
+
+    assert await entity.get_or_load(slow, id="1") == Account("1")
+    assert await entity.get(id="1") is None
+    assert "took 6.0 s to load, over load_time=5: it is not kept" in caplog.text
+
+
 # -- before and after the end of a lifetime
 
 

@@ -44,7 +44,8 @@ class Entity(Generic[T]):
     `lifetime`: how long a value is used. `absent_lifetime`: how long it is remembered that there is no such thing; 0
     remembers nothing. `stale`: how much longer a value is kept, to be used only when loading a new one fails.
     `early`: how eager values are loaded anew before they end (XFetch's beta); 0 never does.
-    `load_time`: how long others wait for one that loads, before they load themselves.
+    `load_time`: how long others wait for one that loads, before they load themselves. A value that takes longer is not
+    kept, for it may have changed meanwhile.
     `lifetime_of`: for how many seconds a value may be used, where its own lifetime may be shorter than `lifetime`; one
     with 0 or less is not kept.
     """
@@ -252,7 +253,13 @@ class Entity(Generic[T]):
         self._average_load += (took - self._average_load) * (_WEIGHT if self._average_load else 1.0)
         kept = self._absent_lifetime if value is None else self._kept_for(value)
         if kept:
-            await self._ask("put", lambda backend: backend.put_loaded(key, data, kept, token), otherwise=False)
+            written = await self._ask(
+                "put", lambda backend: backend.put_loaded(key, data, kept, token), otherwise=False
+            )
+            if not written and took > self._load_time:
+                log.warning(
+                    "%s took %.1f s to load, over load_time=%g: it is not kept", self.name, took, self._load_time
+                )
         else:
             await self._ask("unlock", lambda backend: backend.unlock(key, token), otherwise=None)
         # The decoded copy, as everybody else gets it.
