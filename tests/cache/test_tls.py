@@ -4,41 +4,21 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from batuta.cache import RedisCache, RedisOptions
 from batuta.testing.valkey import ValkeyServer
 from tests.cache.test_failures import _watch
-
-FOREVER = timedelta(days=3_650)
+from tests.certificates import write_certificate
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a key and a certificate for `localhost` that signs itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - FOREVER)
-        .not_valid_after(datetime.now(UTC) + FOREVER)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = tmp_path_factory.mktemp("tls") / "localhost.pem"
-    pem = serialization.Encoding.PEM
-    text = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    file.write_bytes(text + made.public_bytes(pem))
-    return file
+    return write_certificate(tmp_path_factory.mktemp("tls") / "localhost.pem", "localhost")
 
 
 @asynccontextmanager
