@@ -364,6 +364,15 @@ async def test_the_least_recently_used_values_leave_a_full_memory() -> None:
     assert info.evicted > 50
 
 
+async def test_a_value_that_is_larger_than_the_memory_pushes_out_no_others() -> None:
+    backend = MemoryCache(max_bytes=5_000)
+    await backend.put("a:1", b"x", 60)
+    await backend.put("a:2", b"x" * 6_000, 60)
+    assert await backend.get("a:1") == b"x"
+    assert await backend.get("a:2") is None
+    assert (await backend.info()).evicted == 1
+
+
 async def test_a_value_may_say_itself_how_long_it_is_used() -> None:
     clock = ManualClock()
     backend = MemoryCache(clock=clock)

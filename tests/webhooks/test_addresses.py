@@ -156,6 +156,11 @@ def test_an_allowance_that_cannot_be_read_is_refused(allow: str) -> None:
         AddressPolicy([allow])
 
 
+def test_one_text_is_no_list_of_allowed_targets() -> None:
+    with pytest.raises(InvalidInput, match="allowed webhook targets"):
+        AddressPolicy("localhost")
+
+
 @pytest.mark.parametrize(
     ("url", "host", "authority", "path"),
     [

@@ -115,6 +115,9 @@ class MemoryCache:
 
     def _write(self, key: str, value: bytes | int | set[str], lifetime: float) -> None:
         self._drop(key)
+        if _size(key, value) > self._max_bytes:  # it would push out all others, and then itself
+            self._evicted += 1
+            return
         self._found[key] = (value, self._clock.monotonic() + lifetime)
         self._bytes += _size(key, value)
         while self._bytes > self._max_bytes:

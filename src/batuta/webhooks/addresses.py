@@ -39,6 +39,8 @@ class AddressPolicy:
         if allow is None:
             text = (os.environ if env is None else env).get(VARIABLE, "")
             allow = [part for part in (one.strip() for one in text.split(",")) if part]
+        if isinstance(allow, str):
+            raise InvalidInput(f"the allowed webhook targets must be a list, such as [{allow!r}]")
         self._hosts: set[tuple[str, int | None]] = set()
         self._networks: list[tuple[IPv4Network | IPv6Network, int | None]] = []
         for entry in allow:
