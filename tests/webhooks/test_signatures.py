@@ -28,6 +28,13 @@ def test_the_reference_library_accepts_our_signatures_and_we_accept_its() -> Non
         Webhook(new_signing_secret()).verify(BODY, sign_webhook([secret], "msg_1", now(), BODY))
 
 
+def test_the_signature_of_the_published_example() -> None:
+    headers = sign_webhook(
+        ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
+    )
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
 def test_while_a_secret_is_rotated_the_old_and_the_new_one_fit() -> None:
     old, new = new_signing_secret(), new_signing_secret()
     headers = sign_webhook([new, old], "msg_1", now(), BODY)
