@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -24,6 +25,8 @@ from batuta.serde import encode
 LONGEST_TYPE, LONGEST_SOURCE, LONGEST_EXTERNAL_ID = 200, 100, 300
 _TRIES = 8
 _TYPES_KEPT = 1_000
+_MOST_LISTED = 8 * 1024 * 1024
+"""Characters of the payloads of a page."""
 _MOST_WAITING = 10_000
 """Runs that one event wakes."""
 
@@ -187,15 +190,17 @@ class Events:
         cursor: str | None = None,
         limit: int = 50,
     ) -> EventPage:
-        """Newest first."""
+        """Newest first. A page with large payloads is shorter than asked."""
         check_limit(limit)
         kind = None if type is None else normalised_type(type)
         origin = None if source is None else normalised_source(source)
         where = EventFilter(type=kind, source=origin, external_id=external_id)
         before = None if cursor is None else uuid_or(cursor, no_cursor)
         rows = await self._backend.store.events(where, before, limit + 1)
-        page = rows[:limit]
-        return EventPage([self._listed(row) for row in page], str(page[-1].event_id) if len(rows) > limit else None)
+        sizes = accumulate(len(row.payload) for row in rows[:limit])
+        page = rows[: max(1, sum(1 for size in sizes if size <= _MOST_LISTED))]
+        more = str(page[-1].event_id) if len(rows) > len(page) else None
+        return EventPage([self._listed(row) for row in page], more)
 
     def view(self, row: EventRow) -> Event:
         """Raises PayloadSealed."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from msgspec import UNSET, Struct, UnsetType, field, structs
+from msgspec import UNSET, Struct, UnsetType, field, json, structs
 
 from batuta.errors import FlowConflict, InvalidInput
 from batuta.flows.calls.history import Entity
@@ -15,6 +15,11 @@ from batuta.flows.views import FlowRun as RunView
 from batuta.server.http.call import Answer, Call
 from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody, check_timeout
+
+MOST_SHOWN: Final = 8 * 1024 * 1024
+"""Characters of inputs and outputs of steps in one answer."""
+SMALL: Final = 200
+"""Characters of a value that is shown all the same."""
 
 
 class RunBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -142,13 +147,36 @@ async def list_runs(call: Call) -> FlowRunPage:
 
 async def failed(call: Call) -> FailedRuns:
     page = await call.client.flows.runs.failed(cursor=call.query.cursor, limit=call.query.limit)
-    return FailedRuns([whole(one, only=LogLevel.ERROR) for one in page.runs], page.cursor)
+    room = _Room()
+    return FailedRuns([whole(one, room, only=LogLevel.ERROR) for one in page.runs], page.cursor)
 
 
-def whole(view: RunView, *, only: LogLevel | None = None) -> FlowRunDocument:
+class _Room:
+    """Inputs and outputs of steps that one answer shows. Each step has the payload of the event as its input: over a
+    list of some hundred items, a payload of 1 MB would fill the memory of the server."""
+
+    def __init__(self) -> None:
+        self._left = MOST_SHOWN
+        self._sizes: dict[int, int] = {}
+        """By the identity of the value: steps share the payload."""
+
+    def shown(self, value: Any) -> Any:
+        """The value, or its size when it is large and there is no more room."""
+        size = self._sizes.get(id(value))
+        if size is None:
+            size = self._sizes[id(value)] = len(json.encode(value))
+        if size > max(SMALL, self._left):
+            return {"left_out": size}
+        self._left -= size
+        return value
+
+
+def whole(view: RunView, room: _Room | None = None, *, only: LogLevel | None = None) -> FlowRunDocument:
     logs = [line for line in view.logs if only in (None, line.level)]
     audit = UNSET if only is not None else view.audit
-    return FlowRunDocument(**structs.asdict(view.run), steps=view.steps, logs=logs, audit=audit)
+    show = (room or _Room()).shown
+    steps = [structs.replace(one, input=show(one.input), output=show(one.output)) for one in view.steps]
+    return FlowRunDocument(**structs.asdict(view.run), steps=steps, logs=logs, audit=audit)
 
 
 async def show(call: Call) -> FlowRunDocument:

@@ -1,0 +1,40 @@
+"""Events and runs with large payloads: what one answer shows of them is bounded."""
+
+from typing import Any
+
+import msgspec
+
+from batuta.server.flows.runs import MOST_SHOWN
+from tests.flows.http import DONE, SPRINT, orkestr
+
+EACH: dict[str, Any] = {
+    "key": "each",
+    "type": "for_each",
+    "config": {
+        "items": "{{ event.payload.items }}",
+        "steps": [{"key": "n", "type": "set", "config": {"values": {"n": "{{ context.item }}"}}}],
+    },
+}
+
+
+async def test_steps_over_a_list_do_not_each_show_a_large_payload(sqlite_url: str) -> None:
+    payload = {"items": list(range(30)), "text": "x" * (MOST_SHOWN // 10)}
+    async with orkestr(sqlite_url) as api:
+        await api.published(SPRINT | {"steps": [EACH, DONE]})
+        run = await api.done(payload)
+        listed = await api.get("/api/runs/failed")
+    steps = [step for step in run["steps"] if step["step_key"] == "n"]
+    assert (len(steps), steps[0]["input"]) == (30, payload)
+    assert steps[-1]["input"] == {"left_out": len(msgspec.json.encode(payload))}
+    assert steps[-1]["output"] == {"n": 29}, "small ones are shown all the same"
+    assert len(msgspec.json.encode(run)) < MOST_SHOWN + 200_000
+    assert listed["runs"] == []
+
+
+async def test_a_page_of_large_events_is_shorter_than_asked(sqlite_url: str) -> None:
+    async with orkestr(sqlite_url, working=False) as api:
+        ids = [(await api.event({"n": n, "text": "x" * 1_900_000}))["id"] for n in range(6)]
+        first = await api.get("/api/events")
+        second = await api.get("/api/events", cursor=first["cursor"])
+    pages = [[event["id"] for event in page["events"]] for page in (first, second)]
+    assert (pages, second["cursor"]) == ([ids[:1:-1], ids[1::-1]], None)
