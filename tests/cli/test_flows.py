@@ -73,6 +73,22 @@ def test_files_become_drafts_and_versions_and_come_back_as_they_were(cli: Cli, t
     assert json.loads(exported.read_text()) == SPRINT | {"description": "third"}
 
 
+def test_a_flow_that_is_not_there_is_not_exported(cli: Cli, tmp_path: Path) -> None:
+    assert cli("migrate").exit_code == 0
+    assert cli("flows", "export", str(tmp_path / "out"), "--name", "nobody").exit_code == 3
+
+
+def test_a_double_for_no_step_fails_its_test_alone(cli: Cli, tmp_path: Path) -> None:
+    written(tmp_path, "a.json", SPRINT)
+    tests = [
+        {"name": name, "doubles": {step: {"output": 1}}, "expect": {}} for name, step in (("x", "no"), ("y", "notify"))
+    ]
+    written(tmp_path, "a.test.json", {"flow": "a.json", "tests": tests})
+    tested = cli("flows", "test", str(tmp_path))
+    assert (tested.exit_code, tested.stdout.splitlines()[-1]) == (1, "2 tests, 1 failed")
+    assert "doubles for steps that are not there: no" in tested.stdout
+
+
 def test_what_a_file_no_longer_has_is_taken_from_the_draft(cli: Cli, tmp_path: Path) -> None:
     assert cli("migrate").exit_code == 0
     more = {"description": "first", "trigger": {"topic": "invoices"}}

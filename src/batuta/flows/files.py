@@ -78,7 +78,11 @@ class FlowCase(Struct):
         document, faults = read_flow(self.flow)
         if document is None:
             return [f"{self.flow}: {fault}" for fault in faults]
-        return compared(self.test.expect, await rehearse(document.steps, self.test.payload, self.test.doubles))
+        try:
+            found = await rehearse(document.steps, self.test.payload, self.test.doubles)
+        except InvalidInput as error:  # of its doubles
+            return [str(error)]
+        return compared(self.test.expect, found)
 
     async def check(self) -> None:
         """Raises AssertionError with all differences: for pytest."""

@@ -207,6 +207,8 @@ def export(common: CommonOptions, folder: Path, name: str | None) -> None:
         newest: dict[str, Workflow] = {}
         for one in await _all(client, name):
             newest.setdefault(one.name, one)
+        if name is not None and not newest:
+            raise UnknownFlow(name)
         return [(one, await client.flows.document(one.id)) for one in newest.values()]
 
     found = common.ask(work)
