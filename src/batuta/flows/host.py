@@ -120,6 +120,10 @@ class Host(Protocol):
         """Do this if the flow fails from here on."""
         ...
 
+    def undoes(self) -> list[Any]:
+        """What was given to `undo` in this scope so far, by keys of steps."""
+        ...
+
     def scope(self) -> Any:
         """An async context manager: compensations of its block are done when that fails."""
         ...

@@ -52,9 +52,9 @@ class Interpreter:
         self._program, self._host, self._most = program, host, most
 
     async def run(self, start: FlowStart, event: dict[str, Any]) -> dict[str, Any]:
-        """The context at the end; of a part, what it has collected."""
+        """The context at the end; of a part, as `_part` gives it."""
         if isinstance(start.part, FlowPart):
-            return {"results": await self._part(start.part, event)}
+            return await self._part(start.part, event)
         frame, at = Frame(event, {}, {}), 0
         if isinstance(start.state, FlowState):
             state = start.state
@@ -67,10 +67,15 @@ class Interpreter:
             await self._block(self._program.block, frame, at, outermost=True)
         return frame.context
 
-    async def _part(self, part: FlowPart, event: dict[str, Any]) -> list[Any]:
+    async def _part(self, part: FlowPart, event: dict[str, Any]) -> dict[str, Any]:
+        """What it has collected, and what undoes it if the flow fails later."""
         one = self._program.by_key[part.step]
         frame = Frame(event, part.context, part.steps)
-        return await self._items(one, frame, part.items, part.offset, 0)
+        if not self._program.undoes:
+            return {"results": await self._items(one, frame, part.items, part.offset, 0)}
+        async with self._host.scope():
+            results = await self._items(one, frame, part.items, part.offset, 0)
+            return {"results": results, "undo": self._host.undoes()}
 
     # -- one after the other
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -126,7 +127,6 @@ class _Host:
         self.undone: list[str] = []
         self._doubles, self._now = doubles, now
         self._by_number: dict[int, RehearsedStep] = {}
-        self._scopes: list[_Scope] = []
         self._left, self._until = _MOST_SHOWN, asyncio.get_running_loop().time() + _LONGEST
 
     def _shows(self, value: Any) -> None:
@@ -204,10 +204,14 @@ class _Host:
         return None
 
     def undo(self, one: Prepared, request: ActionRequest) -> None:
-        self._scopes[-1].keys.append(one.key)
+        if (scope := _scope.get()) is not None:
+            scope.keys.append(one.key)
+
+    def undoes(self) -> list[Any]:
+        return []
 
     def scope(self) -> AbstractAsyncContextManager[Any]:
-        return _Scope(self._scopes, self.undone)
+        return _Scope(self.undone)
 
     def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:
         """A rehearsal has no journal that could grow."""
@@ -216,19 +220,23 @@ class _Host:
 class _Scope:
     """Notes what would be undone."""
 
-    def __init__(self, scopes: list[_Scope], undone: list[str]) -> None:
+    def __init__(self, undone: list[str]) -> None:
         self.keys: list[str] = []
-        self._scopes, self._undone = scopes, undone
+        self._undone = undone
 
     async def __aenter__(self) -> None:
-        self._scopes.append(self)
+        self._outer = _scope.get()
+        self._token = _scope.set(self)
 
     async def __aexit__(self, kind: object, *error: object) -> None:
-        self._scopes.remove(self)
+        _scope.reset(self._token)
         if kind is not None:
             self._undone += reversed(self.keys)
-        elif self._scopes:
-            self._scopes[-1].keys += self.keys
+        elif self._outer is not None:
+            self._outer.keys += self.keys
+
+
+_scope: Final[ContextVar[_Scope | None]] = ContextVar("batuta_rehearsed_scope", default=None)
 
 
 def _shown(request: ActionRequest) -> dict[str, Any]:

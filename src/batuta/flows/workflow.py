@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -24,7 +25,7 @@ from batuta.authoring.workflow.context import call, current_saga, info, now, run
 from batuta.authoring.workflow.continue_as_new import continue_as_new
 from batuta.authoring.workflow.messages import Signal, Update
 from batuta.authoring.workflow.patches import patched
-from batuta.authoring.workflow.sagas import Saga, saga
+from batuta.authoring.workflow.sagas import saga
 from batuta.clock import as_datetime
 from batuta.errors import BatutaError, InvalidInput, RunClosed, RunNotCompleted, UnknownRun
 from batuta.flows.actions import Actions, Publish
@@ -94,8 +95,7 @@ class DurableHost:
     def __init__(self, start: FlowStart, program: Program, flow: Workflow[..., Any], gates: Mapping[str, Gate]) -> None:
         self.number = 0
         self._runtime = runtime_for("a flow")
-        self._start, self._flow, self._gates = start, flow, gates
-        self._sagas: list[Saga] = []
+        self._start, self._flow, self._gates, self._program = start, flow, gates, program
         self._heard = start.state.heard if isinstance(start.state, FlowState) else []
         self._asked: dict[str, dict[int, asyncio.Future[Decision]]] = {}
         """By the key of a step, and by its number: there may be several of one key, for items of a list."""
@@ -130,7 +130,8 @@ class DurableHost:
     async def call_activity(self, one: Prepared, name: str, *args: Any, queue: str = "") -> Any:
         """What `call` does, without making a decoder each time."""
         made = self._runtime.call_activity(name, None, _ANYTHING, args, {}, self._options(one, queue))
-        return await (made if not self._sagas else self._sagas[-1].step(None, args, {}, made))
+        scope = _scope.get()
+        return await (made if scope is None else scope.saga.step(None, args, {}, made))
 
     def _options(self, one: Prepared, queue: str = "") -> ActivityOptions:
         names = tuple(one.step.gates)
@@ -216,6 +217,8 @@ class DurableHost:
     async def part(self, one: Prepared, items: list[Any], offset: int, context: Any, steps: Any) -> list[Any] | None:
         part = FlowPart(step=one.key, items=items, offset=offset, context=context, steps=steps)
         found = await self._child(replace(self._start, part=part, state=msgspec.UNSET), None)
+        for key, request in found.get("undo", ()):
+            self.undo(self._program.by_key[key], msgspec.convert(request, ActionRequest))
         results: list[Any] = found["results"]
         return results
 
@@ -229,30 +232,46 @@ class DurableHost:
     # -- compensations
 
     def undo(self, one: Prepared, request: ActionRequest) -> None:
-        self._sagas[-1](Actions.act.with_options(**_shared(self._options(one))), request)
+        scope = _scope.get()
+        if scope is None:
+            raise FlowFailed(f"the compensation {one.key!r} belongs to no block")
+        scope.saga(Actions.act.with_options(**_shared(self._options(one))), request)
+        scope.requests.append((one.key, request))
+
+    def undoes(self) -> list[Any]:
+        scope = _scope.get()
+        found: list[Any] = msgspec.to_builtins([] if scope is None else scope.requests)
+        return found
 
     def scope(self) -> AbstractAsyncContextManager[Any]:
-        return _Scope(self._sagas)
+        return _Scope()
 
     def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:
-        if info().continue_hint and not self._sagas:
+        if info().continue_hint and _scope.get() is None:
             state = FlowState(at=at, context=context, steps=steps, number=self.number, heard=self._heard)
             continue_as_new(replace(self._start, state=state))
 
 
 class _Scope:
-    """A saga, and the place where compensations find it."""
+    """A saga, and the requests of its compensations. Branches that run at the same time have their own."""
 
-    def __init__(self, sagas: list[Saga]) -> None:
-        self._sagas, self._saga = sagas, saga()
+    def __init__(self) -> None:
+        self.saga, self.requests = saga(), list[tuple[str, ActionRequest]]()
 
     async def __aenter__(self) -> None:
-        await self._saga.__aenter__()
-        self._sagas.append(self._saga)
+        await self.saga.__aenter__()
+        self._outer = _scope.get()
+        self._token = _scope.set(self)
 
-    async def __aexit__(self, *error: Any) -> None:  # noqa: PYI036 - passed on
-        self._sagas.remove(self._saga)
-        await self._saga.__aexit__(*error)
+    async def __aexit__(self, kind: type[BaseException] | None, *error: Any) -> None:  # noqa: PYI036 - passed on
+        with suppress(ValueError):  # the run leaves memory: its code is closed from outside
+            _scope.reset(self._token)
+        if kind is None and self._outer is not None:
+            self._outer.requests += self.requests
+        await self.saga.__aexit__(kind, *error)
+
+
+_scope: Final[ContextVar[_Scope | None]] = ContextVar("batuta_flow_scope", default=None)
 
 
 @lru_cache(maxsize=1_024)
