@@ -20,12 +20,12 @@ STEPS: list[dict[str, Any]] = [
 
 
 # covers E-08
-async def test_a_chain_is_one_run_with_all_its_attempts_also_after_a_retry_in_its_middle(sqlite_url: str) -> None:
+async def test_a_chain_is_one_run_with_all_its_attempts_also_after_a_retry_in_its_middle(url: str) -> None:
     flows = Flows(policy=AddressPolicy(HERE))
     flows.workflow.continue_after = 3
     async with (
         Receiver([500, 200, 500, 500, 500]) as receiver,
-        orkestr(sqlite_url, working=False) as api,
+        orkestr(url, working=False) as api,
         api.client.worker(**flows.parts()),
     ):
         steps = [one | ({"config": {"url": receiver.url}} if one["key"] == "call" else {}) for one in STEPS]
