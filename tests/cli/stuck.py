@@ -32,3 +32,4 @@ async def order(number: str, note: str) -> None:
 
 
 jobs_only = App(jobs=[slow])
+flows_only = App(flows=True)

@@ -148,3 +148,9 @@ def test_a_worker_of_workflows_names_them(spawn: Spawn, tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
     wait_for(lambda: "serving queue default: workflows basket" in log.read_text(), "the worker to say its workflows")
     assert "; jobs " in log.read_text() or "; job " in log.read_text()
+
+
+def test_a_worker_of_flows_says_so(spawn: Spawn, tmp_path: Path) -> None:
+    spawn("worker", "--app", f"{STUCK}:flows_only")
+    log = tmp_path / "stderr.log"
+    wait_for(lambda: "serving queue default: flows" in log.read_text(), "the worker to say that it runs flows")

@@ -120,17 +120,17 @@ async def _work(
         asked = _stop_signals()
         await worker.start()
         jobs = sorted(one.name for thing in app.jobs for one in activities_of(thing))
-        log.info("serving %s: %s", _listed("queue", chosen), _work_of(names, jobs))
+        log.info("serving %s: %s", _listed("queue", chosen), _work_of(names, jobs, ["flows"] if app.flows else []))
         await asked[0].wait()
         drained = await _stop(worker, grace, asked[1])
         log.info("left %s", "in order" if drained else "at once; interrupted activities will run elsewhere")
         return {"queues": [*chosen], "workflows": names, "jobs": jobs, "drained": drained}
 
 
-def _work_of(workflows: Sequence[str], jobs: Sequence[str]) -> str:
-    """`workflow order; jobs bill, mail`."""
+def _work_of(workflows: Sequence[str], jobs: Sequence[str], more: Sequence[str]) -> str:
+    """`workflow order; jobs bill, mail; flows`."""
     said = [_listed(kind, names) for kind, names in (("workflow", workflows), ("job", jobs)) if names]
-    return "; ".join(said) or "activities alone"
+    return "; ".join([*said, *more]) or "activities alone"
 
 
 def _listed(what: str, names: Iterable[str]) -> str:
