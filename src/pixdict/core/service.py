@@ -39,12 +39,12 @@ from pixdict.core.settings import CoreSettings
 from pixdict.core.waiting import Table, Waiters
 from pixdict.dict.claims import Claim, Role
 from pixdict.dict.entries import Entry
-from pixdict.errors import InvalidArgument
+from pixdict.errors import DatabaseTimeout, InvalidArgument
 
 log = logging.getLogger("pixdict.core")
 
-_PATIENCE = 1.0
-"""Seconds for which a read waits to be counted."""
+READ_PATIENCE, WRITE_PATIENCE = 1.0, 5.0
+"""Seconds for which a request waits to be counted."""
 _IDS = UUID("6ef3c0a2-6a2c-4d0e-9d53-3c1c5f0a9f27")
 """The namespace of ids that are made from idempotency keys."""
 
@@ -92,17 +92,25 @@ class Core:
     # -- what may be asked
 
     async def admit(self, operation: str) -> None:
-        """Count a request of the participant. Raises LimitReached, with the seconds to wait."""
-        if operation in self.settings.limits:
-            await self._limits.admit(operation, self.settings.participant)
+        """Count a request of the participant. Raises LimitReached, with the seconds to wait, and DatabaseTimeout while
+        the store is away, where it is counted."""
+        try:
+            async with asyncio.timeout(WRITE_PATIENCE):
+                await self._count(operation)
+        except TimeoutError as error:
+            raise DatabaseTimeout(f"{operation} is not counted: the store does not answer") from error
 
     async def admit_read(self) -> None:
-        """As `admit`, for reads: while the store is away, where the limit is counted, they go on without it."""
+        """As `admit`, for reads: while the store is away they go on without it."""
         try:
-            async with asyncio.timeout(_PATIENCE):
-                await self.admit("GetEntry")
+            async with asyncio.timeout(READ_PATIENCE):
+                await self._count("GetEntry")
         except (TimeoutError, StoreUnavailable) as error:
             log.warning("degraded: a read is not counted, the store is away: %s", error)
+
+    async def _count(self, operation: str) -> None:
+        if operation in self.settings.limits:
+            await self._limits.admit(operation, self.settings.participant)
 
     async def check_breaker(self) -> None:
         """Raises Refused, 503, while no call reaches the directory."""
