@@ -53,9 +53,9 @@ def test_parts_find_each_other_by_the_names_of_services():
     }
     assert hosts == {"postgres", "valkey", "pulsar", "directory", "bridge"}
     assert set(re.findall(r"^    (\w+): \{condition: ", TEXT, re.M)) <= set(SERVICES)
-    ports = {name: re.findall(r":(\d{4,5})", " ".join(COMMANDS[name])) for name in PARTS}
+    ports = {name: re.findall(r"(?<!bridge):(\d{4,5})", " ".join(COMMANDS[name])) for name in PARTS}
     assert ports["bridge"][0] == "50051"
-    assert "bridge:50051" in COMMANDS["connect"]
+    assert all("bridge:50051" in COMMANDS[name] for name in ("connect", "core"))
     assert f"http://directory:{ports['directory'][0]}" in COMMANDS["bridge"]
     assert f"127.0.0.1:{ports['core'][0]}:{ports['core'][0]}" in SERVICES["core"]
 
