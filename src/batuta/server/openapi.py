@@ -74,7 +74,7 @@ def _operation(route: Route, by_kind: dict[int, Any], components: dict[str, Any]
         parameters.append({"name": "reveal", "in": "query", "required": False, "schema": {"type": "boolean"}})
         if "reason" not in shape.get("properties", {}):
             parameters.append({"name": "reason", "in": "query", "required": False, "schema": {"type": "string"}})
-    if route.method == "POST" and route.repeat is not Repeat.FREE:
+    if route.repeat is Repeat.OWN or (route.method == "POST" and route.repeat is not Repeat.FREE):
         parameters.append(_IDEMPOTENCY_KEY)
     if route.streams:
         parameters.append(_LAST_EVENT_ID)
@@ -107,6 +107,8 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     statuses = {route.status} | ({200, 202} if route.status in (201, 202) else set())
     if route.answer is not None and route.answer.__name__ in ("Decided", "Updated", "Operation"):
         statuses |= {200, 202}
+    if route.later:
+        statuses.add(202)
     if route.path == "/readyz":
         statuses.add(503)
     found: dict[str, Any] = {str(status): well for status in sorted(statuses)}

@@ -137,7 +137,7 @@ def claim_routes(core: Core) -> list[Route]:
         ("cancel", claims.cancel, "End a claim."),
         ("prove-possession", claims.prove, "The claimer has shown that the key is theirs."),
     )
-    free = {"repeat": Repeat.FREE}
+    once = {"repeat": Repeat.OWN, "later": True}
     return [
         route(
             "POST",
@@ -147,14 +147,14 @@ def claim_routes(core: Core) -> list[Route]:
             ClaimAnswer,
             body=CreateClaimBody,
             status=201,
-            **free,
+            **once,
         ),
         route(
             "GET", path, answering(claims.list), "Claims of both sides, the newest first.", ClaimList, query=ClaimsQuery
         ),
         route("GET", one, answering(claims.get), "A claim.", ClaimView),
         *(
-            route("POST", f"{one}/{name}", answering(act), said, ClaimAnswer, body=ActBody, **free)
+            route("POST", f"{one}/{name}", answering(act), said, ClaimAnswer, body=ActBody, **once)
             for name, act, said in acts
         ),
     ]

@@ -137,7 +137,7 @@ def key_routes(core: Core) -> list[Route]:
     """Viewers may read, operators may change."""
     keys = Keys(core)
     path, one = "/api/v1/keys", "/api/v1/keys/{key}"
-    free = {"repeat": Repeat.FREE}
+    once = {"repeat": Repeat.OWN, "later": True}
     return [
         route(
             "POST",
@@ -147,12 +147,12 @@ def key_routes(core: Core) -> list[Route]:
             EntryAnswer,
             body=CreateKeyBody,
             status=201,
-            **free,
+            **once,
         ),
         route("GET", path, answering(keys.list), "Keys of ours, the newest first.", EntryList, query=KeysQuery),
         route("GET", one, answering(keys.get), "A key, by the id of its entry or by its value.", EntryView),
         route(
-            "PATCH", one, answering(keys.update), "Change account or owner.", EntryAnswer, body=UpdateKeyBody, **free
+            "PATCH", one, answering(keys.update), "Change account or owner.", EntryAnswer, body=UpdateKeyBody, **once
         ),
-        route("DELETE", one, answering(keys.delete), "Delete a key.", EntryAnswer, query=DeleteQuery, **free),
+        route("DELETE", one, answering(keys.delete), "Delete a key.", EntryAnswer, query=DeleteQuery, **once),
     ]

@@ -245,6 +245,17 @@ async def test_credentials_and_scopes_are_those_of_the_server(s):
     assert len(read.body["keys"]) == 1
     described = (await s.ask("GET", "/openapi.json")).body["paths"]
     assert {"/api/v1/keys", "/api/v1/keys/{key}", "/api/v1/claims"} <= set(described)
+    writes = [
+        one
+        for path, found in described.items()
+        if path.startswith(("/api/v1/keys", "/api/v1/claims"))
+        for method, one in found.items()
+        if method != "get"
+    ]
+    assert len(writes) == 7
+    for one in writes:
+        assert "Idempotency-Key" in [parameter["name"] for parameter in one["parameters"]]
+        assert "202" in one["responses"]
 
 
 # covers C-06

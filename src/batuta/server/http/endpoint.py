@@ -125,7 +125,7 @@ class Endpoint:
         key = request.headers.get("idempotency-key")
         try:
             with acting_as(principal.actor):
-                if key is not None and route.method == "POST" and route.repeat is not Repeat.FREE:
+                if key is not None and route.method == "POST" and route.repeat in (Repeat.KEPT, Repeat.SECRET):
                     return await self._redacted(await _once(call, key), call, redactor)
                 if route.shared:
                     asked = (

@@ -36,6 +36,8 @@ class Repeat(Enum):
     """It is done once; its answer holds a secret that is not kept."""
     FREE = "free"
     """It may be repeated as it is: it changes nothing, or has a key of its own."""
+    OWN = "own"
+    """Its handler takes the key and keeps the answer, whatever the method."""
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
@@ -59,6 +61,8 @@ class Route(Struct, frozen=True, kw_only=True):
     media: str = ""
     """The media type of an answer that is no JSON."""
     status: int = 200
+    later: bool = False
+    """It may answer 202 as well: the work goes on."""
     namespaced: bool = True
     """It works in one namespace, which the credential decides."""
     payloads: bool = False
