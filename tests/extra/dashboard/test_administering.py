@@ -93,6 +93,20 @@ def test_a_quota_is_set_shows_its_use_and_is_changed_and_deleted(site: Site, ope
     expect(page.get_by_text("No quotas")).to_be_visible()
 
 
+def test_who_may_see_all_namespaces_chooses_the_one_that_is_shown(site: Site, open_page: OpenPage, expect: Any) -> None:
+    site.ask("runs?namespace=acme", {"name": "checkout", "input": ["lamp", 1], "id": "of-acme"})
+    site.start("checkout", "lamp", 1, id="of-default")
+    page = open_page(site, "/")
+    page.get_by_role("button", name="Namespace default: choose another").click()
+    page.locator("dialog").get_by_role("button", name="acme").click()
+    page.get_by_role("link", name="Runs", exact=False).first.click()
+    expect(page.get_by_role("link", name="of-acme")).to_be_visible()
+    expect(page.get_by_role("link", name="of-default")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("link", name="of-acme")).to_be_visible()
+    expect(page.get_by_role("status").get_by_text("live")).to_be_visible()  # the stream is of that namespace, too
+
+
 def test_the_first_key_turns_sign_in_on_and_keys_are_rotated_and_revoked(
     tmp_path: Path, open_page: OpenPage, expect: Any
 ) -> None:

@@ -119,6 +119,7 @@ export const applicationAct = (path: string, name: string, body: Body): Promise<
 export const audit = (query: Query, signal?: Signal): Promise<{ rows: AuditRow[]; cursor: string | null }> => get("audit", query, signal);
 export const verifyAudit = (): Promise<{ rows: number; keyed: number; head: string; problem: string }> => get("audit/verify");
 
+export const namespaces = (signal?: Signal): Promise<{ namespaces: { name: string }[] }> => get("namespaces", undefined, signal);
 export const apiKeys = (signal?: Signal): Promise<{ api_keys: ApiKey[] }> => get("api-keys", undefined, signal);
 export const createApiKey = (body: Body): Promise<ApiKey & { key: string }> => write("POST", "api-keys", body);
 export const rotateApiKey = (id: string, body: Body): Promise<ApiKey & { key: string }> => write("POST", `api-keys/${segment(id)}/rotate`, body);

@@ -29,11 +29,23 @@ export class ApiError extends Error {
 export type Query = URLSearchParams | Record<string, string | number | boolean | null | undefined>;
 
 let csrfToken: string | null = null;
+let namespace: string | null = null;
+/** What is asked for is of no namespace, or of all of them. */
+const OF_NO_NAMESPACE: readonly string[] = ["session", "namespaces"];
 const etags = new Map<string, { etag: string; body: unknown }>();
 const MOST_REMEMBERED = 40;
 
 export function setCsrfToken(token: string | null): void {
   csrfToken = token;
+}
+
+/** The namespace that every request is for; null: that of the credential. */
+export function setNamespace(name: string | null): void {
+  namespace = name;
+}
+
+export function chosenNamespace(): string | null {
+  return namespace;
 }
 
 export function forgetAnswers(): void {
@@ -49,6 +61,7 @@ export function address(path: string, query?: Query): string {
       if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, String(value));
     }
   }
+  if (namespace !== null && !OF_NO_NAMESPACE.includes(path)) url.searchParams.set("namespace", namespace);
   return url.toString();
 }
 

@@ -1,6 +1,6 @@
 /** Live updates: one event stream for all tabs of a browser. The tab that holds the lock reads; the others listen to it. */
 
-import { address } from "./http";
+import { address, chosenNamespace } from "./http";
 import type { Run } from "./types";
 
 export type StreamState = "connecting" | "live" | "reconnecting" | "off";
@@ -33,7 +33,7 @@ const TOPICS = ["runs", "queues", "workers", "schedules", "dead_letters"];
 /** Opens the stream, or listens to the tab that has it. `watch` names the runs that this tab shows. */
 export function openStream(events: StreamEvents): { watch(runs: string[]): void; close(): void } {
   const tab = Math.random().toString(36).slice(2);
-  const name = `${NAME}:${new URL(document.baseURI).pathname}`;
+  const name = `${NAME}:${new URL(document.baseURI).pathname}:${chosenNamespace() ?? ""}`;
   const channel = "BroadcastChannel" in self ? new BroadcastChannel(name) : null;
   const watched = new Map<string, string[]>();
   const stop = new AbortController();

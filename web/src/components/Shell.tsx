@@ -6,12 +6,13 @@ import { counts } from "../state/counts";
 import { useKeys } from "../state/keys";
 import { streamState } from "../state/live";
 import { Link, navigate, usePlace } from "../state/router";
-import { may, type Session, session, signOut } from "../state/session";
+import { may, seesAll, type Session, session, signOut } from "../state/session";
 import { useStore } from "../state/store";
 import { theme, toggleTheme } from "../state/theme";
 import { sayError } from "../state/toasts";
 import { Help } from "./Help";
 import { Brand, Icon, type IconName } from "./Icon";
+import { NamespaceDialog } from "./NamespaceDialog";
 import { Palette, type PaletteCommand } from "./Palette";
 import { StartDialog } from "./StartDialog";
 import { Toasts } from "./Toasts";
@@ -45,7 +46,7 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
   const live = useStore(streamState);
   const look = useStore(theme);
   const known = useStore(counts);
-  const [dialog, setDialog] = useState<"palette" | "help" | "start" | null>(null);
+  const [dialog, setDialog] = useState<"palette" | "help" | "start" | "namespace" | null>(null);
   const [isOpen, setOpen] = useState(false);
   useEffect(() => setOpen(false), [path]);
   useEffect(() => {
@@ -81,6 +82,7 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
     if (may("operator", who)) found.push({ title: "Start a run", icon: "plus", act: () => setDialog("start") });
     found.push({ title: "Switch between dark and light", hint: "t", icon: "moon", act: toggleTheme });
     found.push({ title: "Show the keys", hint: "?", icon: "help", act: () => setDialog("help") });
+    if (seesAll(who)) found.push({ title: "Choose a namespace", icon: "search", act: () => setDialog("namespace") });
     if (who?.principal?.kind === "key") found.push({ title: "Sign out", icon: "out", act: leave });
     return found;
   }, [nav, who]);
@@ -118,7 +120,13 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
           ))}
         </nav>
         <div class="foot">
-          {who?.namespace}
+          {seesAll(who) ? (
+            <button type="button" class="plain link" title="Choose a namespace" onClick={() => setDialog("namespace")}>
+              {who?.namespace}
+            </button>
+          ) : (
+            who?.namespace
+          )}
           <br />
           {who?.version}
         </div>
@@ -152,7 +160,12 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
           <button type="button" class="icon-btn hide-s" aria-label="Keys" title="keys (?)" onClick={() => setDialog("help")}>
             <Icon name="help" />
           </button>
-          {who && <span class="chip wait hide-s">{who.principal?.namespace === "*" ? who.namespace : (who.principal?.namespace ?? who.namespace)}</span>}
+          {who && !seesAll(who) && <span class="chip wait hide-s">{who.principal?.namespace ?? who.namespace}</span>}
+          {seesAll(who) && (
+            <button type="button" class="chip wait hide-s" aria-label={`Namespace ${who?.namespace}: choose another`} title="Choose a namespace" onClick={() => setDialog("namespace")}>
+              {who?.namespace}
+            </button>
+          )}
           {who?.principal?.kind === "key" && (
             <button type="button" class="icon-btn" aria-label={`Sign out ${who.principal.name}`} title={`sign out ${who.principal.name} (${who.principal.scope})`} onClick={leave}>
               <Icon name="out" />
@@ -165,6 +178,7 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
       </div>
       {dialog === "palette" && <Palette commands={commands} onClose={() => setDialog(null)} />}
       {dialog === "help" && <Help onClose={() => setDialog(null)} />}
+      {dialog === "namespace" && <NamespaceDialog onClose={() => setDialog(null)} />}
       {dialog === "start" && <StartDialog onClose={() => setDialog(null)} />}
       <Toasts />
     </div>

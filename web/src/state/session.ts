@@ -1,6 +1,6 @@
 /** Who is signed in, and what that person may do. */
 
-import { ApiError, forgetAnswers, get, setCsrfToken, write } from "../api/http";
+import { ApiError, forgetAnswers, get, setCsrfToken, setNamespace, write } from "../api/http";
 import { store } from "./store";
 
 export type Scope = "viewer" | "operator" | "admin";
@@ -51,8 +51,35 @@ export function noteError(error: unknown): void {
 }
 
 function keep(found: Session): void {
+  const namespace = seesAll(found) ? chosen() : null;
+  setNamespace(namespace);
   setCsrfToken(found.csrf_token);
-  session.set(found);
+  session.set(namespace === null ? found : { ...found, namespace });
+}
+
+/** Whether the credential is for all namespaces. */
+export function seesAll(who: Session | null): boolean {
+  return who?.principal?.namespace === "*";
+}
+
+const CHOSEN = "batuta-namespace";
+
+function chosen(): string | null {
+  try {
+    return sessionStorage.getItem(CHOSEN);
+  } catch {
+    return null; // storage may be forbidden
+  }
+}
+
+/** Shows another namespace in this tab, from the overview on. */
+export function chooseNamespace(name: string): void {
+  try {
+    sessionStorage.setItem(CHOSEN, name);
+  } catch {
+    return;
+  }
+  location.assign(document.baseURI);
 }
 
 const RANK: Record<Scope, number> = { viewer: 0, operator: 1, admin: 2 };

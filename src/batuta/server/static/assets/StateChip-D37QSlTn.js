@@ -1,1 +1,0 @@
-import{_ as e,g as t}from"./session-LOZtqktn.js";import{h as n}from"./index-CPz3eQvp.js";function r({look:n,title:r}){return e(`span`,{class:`chip ${n.tone}`,...r?{title:r}:{},children:[e(t,{...n}),n.label]})}function i({state:t}){return e(r,{look:n(t)})}export{i as n,r as t};
