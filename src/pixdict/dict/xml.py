@@ -191,7 +191,8 @@ def _read(element: Element, plan: _Plan, strict: bool, where: str) -> dict[str, 
         found = plan.children.get(child.tag)
         if found is None:
             if strict and not isinstance(child, etree._Comment) and child.tag not in (SIGNATURE, "Signature"):
-                what = f"element {child.tag}" if isinstance(child.tag, str) else "processing instruction"
+                is_instruction = isinstance(child, etree._ProcessingInstruction)
+                what = "processing instruction" if is_instruction else f"element {child.tag}"
                 raise InvalidXml(f"unknown {what} in {where}")
             continue
         if found.key in values:
