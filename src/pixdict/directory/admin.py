@@ -75,7 +75,8 @@ class Admin:
         handler = self._routes.get((request.method, name)) if request.path.startswith(PREFIX) else None
         if handler is None:
             return _json(404, {"error": f"there is no {request.method} {request.path[:200]}"})
-        if request.method in ("POST", "PUT") and request.headers.get("content-type", "") != "application/json":
+        kind = (request.header("Content-Type") or "").partition(";")[0].strip().lower()
+        if request.method in ("POST", "PUT") and kind != "application/json":
             return _json(415, {"error": "send JSON, with the header Content-Type: application/json"})
         try:
             return _json(200, handler(request.body, unquote(rest)))
