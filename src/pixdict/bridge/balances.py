@@ -108,6 +108,9 @@ class Balances(Gate):
         """Balances and sizes of the participant's buckets, as of now."""
         now = self.now()
         for policy in policies:
+            if policy.capacity <= 0 or policy.refill_tokens <= 0:  # as in the official sample: nothing to count with
+                self._known.pop(policy.name, None)
+                continue
             limit = Limit(policy.refill_tokens, policy.capacity, max(1, policy.refill_period_sec))
             # All that is missing may be ours, and the shares of others full.
             tokens = limit.capacity - self._bridges * (limit.capacity - policy.available_tokens)

@@ -285,6 +285,20 @@ async def test_a_request_that_would_get_429_is_not_sent():
         assert bridge.calls.balances.balance("POLICIES_READ") == 0
 
 
+@pytest.mark.parametrize("size", [{"capacity": 0}, {"refill_tokens": 0}, {"capacity": 0, "refill_tokens": 0}])
+async def test_buckets_without_a_size_as_in_the_official_sample_are_left_to_the_directory(size):
+    async with stand() as (fake, bridge, client, _):
+        sample = [replace(one, available_tokens=0, refill_period_sec=0, **size) for one in policies().policies]
+        fake.on("GET", "/api/v2/policies/", replace(policies(), policies=sample), policies())
+        fake.on("GET", f"/api/v2/claims/{CLAIM}", messages.GetClaimResponse(claim=CLAIMED, **ENVELOPE))
+        assert await client.get_claim(CLAIM) == CLAIMED
+        fake.on("GET", f"/api/v2/claims/{CLAIM}", DirectoryRefused("RateLimited"))
+        with pytest.raises(RateLimited):
+            await client.get_claim(CLAIM)
+        await client.list_policies()
+        assert bridge.calls.balances.balance("CLAIMS_READ") == 18_000
+
+
 async def test_a_429_that_came_all_the_same_stops_further_requests_and_the_policies_are_read():
     async with stand() as (fake, bridge, client, _):
         fake.on("GET", POLICY, DirectoryRefused("RateLimited"))
