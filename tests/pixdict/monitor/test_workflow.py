@@ -25,6 +25,8 @@ from pixdict.errors import (
 )
 from tests.pixdict.monitor.kit import FULL, LOW, FakeBridge, FakeBus, Monitor, policy
 
+EXPECTED = ("CLAIMS_READ", "ENTRIES_WRITE")
+
 
 @workflow
 async def stores_states_of(at: datetime) -> None:
@@ -33,7 +35,13 @@ async def stores_states_of(at: datetime) -> None:
 
 class WithoutAudit(MonitorTables):
     async def add_alert(self, alert, id):
-        raise DatabaseTimeout("away")
+        raise ConstraintViolation("no")
+
+
+class SlowAudit(MonitorTables):
+    async def add_alert(self, alert, id):
+        await asyncio.sleep(10)
+        raise DatabaseTimeout("no answer within 10 s")
 
 
 #
@@ -137,9 +145,7 @@ async def test_checks_that_begin_at_once_lose_no_alert_of_each_other(tmp_path):
         stored = await monitor.tables.states(env.now - timedelta(hours=1))
     checks = {one.checked_at for one in stored}
     assert len(checks) == 3
-    assert set(monitor.bus.messages) == {
-        f"{name}:{at.isoformat()}" for name in ("CLAIMS_READ", "ENTRIES_WRITE") for at in checks
-    }
+    assert set(monitor.bus.messages) == {f"{name}:{at.isoformat()}" for name in EXPECTED for at in checks}
 
 
 @in_virtual_time
@@ -198,7 +204,20 @@ async def test_a_table_of_alerts_that_fails_fails_nothing(tmp_path, caplog):
     async with monitor.environment() as env:
         assert await env.run(monitor_rate_limits) == 2
     assert len(monitor.bus.messages) == 2
-    assert "the alert of CLAIMS_READ is not in dict_rate_limit_alerts" in caplog.text
+    for name in EXPECTED:
+        assert f"the alert of {name} is not in dict_rate_limit_alerts" in caplog.text
+
+
+@in_virtual_time
+async def test_a_table_of_alerts_that_does_not_answer_holds_no_alert_back(tmp_path, caplog):
+    low = [policy(f"POLICY_{number}", 0) for number in range(29)]
+    monitor = Monitor(tmp_path, FakeBridge(*low), tables=SlowAudit)
+    async with monitor.environment() as env:
+        before = env.now
+        assert await env.run(monitor_rate_limits) == 29
+        assert (env.now - before).total_seconds() == pytest.approx(10.0, abs=0.05)
+    assert len(monitor.bus.sent) == len(monitor.bus.messages) == 29
+    assert "alerts from that of POLICY_0 on are not in dict_rate_limit_alerts" in caplog.text
 
 
 @in_virtual_time

@@ -102,26 +102,37 @@ class RateLimitActivities:
 
     @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=BUS, raises=[BusUnavailable, InvalidPayload])
     async def publish_alert(self, alerts: list[AlertEvent], checked_at: datetime) -> None:
-        """Every alert to the bus, and to the table for audits. The id of a message is its policy and the check: a
+        """Every alert to the bus, and then to the table for audits. The id of a message is its policy and the check: a
         repetition sends the same ids, and the bus drops them. A failure of the table fails nothing. While one alert may
         still arrive it is tried again, whatever the bus says of others."""
-        heartbeat("publishing alerts")
         failure: Exception | None = None
         for alert in alerts:
-            id = f"{alert.policy_name}:{checked_at.isoformat()}"
-            data = msgspec.to_builtins(alert)
+            heartbeat("publishing alerts")
+            payload = {"action": ACTION, "data": msgspec.to_builtins(alert)}
+            id = _id_of(alert, checked_at)
             try:
-                await self._publish(TOPIC, {"action": ACTION, "data": data}, key=alert.policy_name, id=id, type=ACTION)
+                await self._publish(TOPIC, payload, key=alert.policy_name, id=id, type=ACTION)
             except InvalidInput as error:
                 failure = failure or InvalidPayload(f"the alert of {alert.policy_name}: {error}")
             except Exception as error:  # noqa: BLE001 - the other alerts go out first
                 failure = BusUnavailable(f"the alert of {alert.policy_name}: {error}")
-            try:
-                await self._tables.add_alert(alert, id)
-            except Exception:
-                log.warning("the alert of %s is not in dict_rate_limit_alerts", alert.policy_name, exc_info=True)
+        await self._keep(alerts, checked_at)
         if failure is not None:
             raise failure
+
+    async def _keep(self, alerts: list[AlertEvent], checked_at: datetime) -> None:
+        """In the table for audits, as far as it takes them. One that is away is not waited for again."""
+        for alert in alerts:
+            heartbeat("keeping alerts")
+            try:
+                await self._tables.add_alert(alert, _id_of(alert, checked_at))
+            except DatabaseTimeout:
+                log.warning(
+                    "alerts from that of %s on are not in dict_rate_limit_alerts", alert.policy_name, exc_info=True
+                )
+                return
+            except Exception:
+                log.warning("the alert of %s is not in dict_rate_limit_alerts", alert.policy_name, exc_info=True)
 
     @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=NONE)
     async def publish_metrics(
@@ -137,6 +148,10 @@ class RateLimitActivities:
             moment = self._last_check + timedelta(microseconds=1)
         self._last_check = moment
         return moment
+
+
+def _id_of(alert: AlertEvent, checked_at: datetime) -> str:
+    return f"{alert.policy_name}:{checked_at.isoformat()}"
 
 
 def _started_at() -> datetime:
