@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from batuta.clock import Clock, SystemClock, as_datetime
 from batuta.ids import new_trace_id
 from pixdict.dict import buckets, headers, messages, signatures, xml
-from pixdict.dict.keys import key_type_of
+from pixdict.dict.keys import key_type_of, normalised_key
 from pixdict.dict.operations import OPERATIONS, Operation, antiscan_policies, list_claims_policy
 from pixdict.dict.policies import Scope, policies
 from pixdict.dict.problems import DirectoryRefused
@@ -249,7 +249,15 @@ class _Call:
         if self._operation.participant_header:
             return None
         values = self._request.parameters.get("Participant")
-        return values[0] if values else _participant_of(message) or self._request.peer
+        said = values[0] if values else _participant_of(message) or self._request.peer
+        return self._unnamed(message) if said is None and message is not None else said
+
+    def _unnamed(self, message: Struct) -> str | None:
+        """Without a certificate, nothing says who checks keys or changes an owner; the official API wants no header of
+        them. The participant that holds the key asks, or else the first one [?]."""
+        changed = message.key if isinstance(message, messages.UpdateEntryRequest) else ""
+        stored = self._service.storage.entry(normalised_key(changed))
+        return stored.entry.account.participant if stored else next(iter(self._service.participants), None)
 
     def _touched(self, requester: str) -> list[Touched]:
         operation, service = self._operation, self._service

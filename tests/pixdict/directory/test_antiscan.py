@@ -5,12 +5,11 @@ from uuid import uuid4
 
 import pytest
 
-from pixdict.dict import messages
 from pixdict.dict.buckets import Bucket, Refill, changed, periods_to_wait, refilled
 from pixdict.dict.policies import OFFICIAL, Limit, Scope, policies
 from pixdict.directory.service import Service
 from pixdict.directory.settings import DirectorySettings, Participant
-from tests.pixdict.directory.kit import CNPJ, CPF, DAY, EMAIL, PHONE, START, A, B, Bank, C, account, create, service
+from tests.pixdict.directory.kit import CNPJ, CPF, DAY, EMAIL, PHONE, START, A, B, Bank, C, account, service
 
 USER, USER_V2 = "ENTRIES_READ_USER_ANTISCAN", "ENTRIES_READ_USER_ANTISCAN_V2"
 EVERYONE = "ENTRIES_READ_PARTICIPANT_ANTISCAN"
@@ -338,7 +337,5 @@ def test_balances_of_unknown_buckets_are_refused(
 
 def test_a_request_without_a_participant_costs_no_tokens(a: Bank) -> None:
     assert a.ask("createEntry", b"<broken", headers={}).problem == "BadRequest"
-    message = messages.UpdateEntryRequest(key=PHONE, owner=create().entry.owner, reason="USER_REQUESTED")
-    assert a.ask("updateEntry", message, value=PHONE, headers={}).problem == "BadRequest"
-    assert (a.tokens("ENTRIES_WRITE"), a.tokens("ENTRIES_UPDATE")) == (36_000, 600)
     assert a.ask("getClaim", value=str(uuid4()), headers={}).problem == "BadRequest"
+    assert (a.tokens("ENTRIES_WRITE"), a.tokens("CLAIMS_READ")) == (36_000, 18_000)

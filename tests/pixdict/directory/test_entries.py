@@ -295,8 +295,19 @@ def test_batches_of_keys_that_are_refused(a: Bank, keys: list[str]) -> None:
     assert (refused.status, refused.problem) == (400, "BadRequest")
 
 
-def test_a_check_without_a_participant_is_refused(a: Bank) -> None:
-    assert a.ask("checkKeys", messages.CheckKeysRequest(keys=[EMAIL]), headers={}).problem == "BadRequest"
+def test_keys_are_checked_for_the_first_participant_when_nothing_says_who_asks(a: Bank, b: Bank) -> None:
+    assert a.ask("checkKeys", messages.CheckKeysRequest(keys=[EMAIL]), headers={}).status == 200
+    assert a.ask("checkKeys", b"<broken", headers={}).problem == "BadRequest"
+    assert (a.tokens("KEYS_CHECK"), b.tokens("KEYS_CHECK")) == (69, 70), "who sends what cannot be read is not known"
+
+
+def test_a_change_of_an_owner_is_of_the_participant_that_holds_the_key(b: Bank) -> None:
+    b.create(PHONE)
+    message = messages.UpdateEntryRequest(key=PHONE, owner=person(CPF, "Ana"), reason="USER_REQUESTED")
+    assert b.ask("updateEntry", message, value=PHONE, headers={}).status == 200
+    assert b.tokens("ENTRIES_UPDATE") == 599
+    unknown = replace(message, key="+5500000000")
+    assert b.ask("updateEntry", unknown, value="+5500000000", headers={}).problem == "NotFound"
 
 
 def test_strangers_and_those_who_act_for_others_are_refused(directory: Service, a: Bank) -> None:
