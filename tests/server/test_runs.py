@@ -210,3 +210,9 @@ async def test_many_runs_are_counted_first_and_then_changed_together(web: Web) -
     assert (await web.get("/api/v1/operations")).json["operations"][0]["id"] == done["id"]
     nothing = await web.post("/api/v1/runs/bulk", which | {"reason": "x"})
     assert (nothing.status, nothing.json["code"]) == (404, "nothing_matches")
+
+
+async def test_a_word_that_a_query_does_not_take_is_refused_with_where_the_words_are(web: Web) -> None:
+    refused = await web.get("/api/v1/runs", state="bogus")
+    assert (refused.status, refused.json["path"]) == (400, "state[0]")
+    assert refused.json["detail"] == "query parameter state[0]: Invalid enum value 'bogus': /docs lists the values"

@@ -121,4 +121,6 @@ def _too_deep(value: Any, levels: int) -> bool:
 def _where(error: msgspec.ValidationError) -> tuple[str, str]:
     """What msgspec says, and the path that it names, without the dollar."""
     said, _, path = str(error).partition(" - at `")
+    if said.startswith("Invalid enum value"):
+        said += ": /docs lists the values"
     return said[:_SHOWN], path.rstrip("`").removeprefix("$").lstrip(".")
