@@ -97,7 +97,7 @@ class Partners:
         if self._damaged and (found := self._damaged.get((kind, name, key))) is not None:
             raise found
 
-    def _note_damage(self, kind: str, name: str, key: str, error: MsgspecError) -> DamagedPartner:
+    def _note_damage(self, kind: str, name: str, key: str, error: MsgspecError | RecursionError) -> DamagedPartner:
         damage = DamagedPartner(kind, name, error)
         if (kind, name, key) not in self._damaged:
             log.error("%s", damage)
