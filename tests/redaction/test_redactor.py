@@ -297,6 +297,11 @@ WEBHOOK = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLw=="
         f'[["X-Api-Key", "{SECRET}"], ["accept", "*/*"]]',
         f"<senha><![CDATA[{SECRET}]]></senha>",
         f"<ns:password>\n <![CDATA[{SECRET}]]>\n</ns:password>",
+        f"mysql --password={SECRET} shop",
+        f"mysql --password {SECRET} shop",
+        f"Command '['mysql', '--password', '{SECRET}', 'shop']' returned non-zero exit status 1",
+        f'{{"argv":"login --api-key \\"{SECRET}\\" --quiet"}}',
+        f"-----BEGIN RSA PRIVATE KEY-----\\nDEK-Info: AES\\n{SECRET}\\n-----END RSA PRIVATE KEY-----",
     ],
 )
 def test_secrets_that_stand_beside_a_process_are_hidden(text: str) -> None:

@@ -82,6 +82,8 @@ _API_KEY = rf"{_WORD}batuta_live_[0-9a-f]{{12}}_(?P<shown>[0-9a-f]{{16,}}+)"
 """An API key of the server. The part before the secret tells keys apart."""
 _WEBHOOK = rf"{_WORD}whsec_(?P<shown>[A-Za-z0-9+/=_-]{{16,}}+)"
 """The secret that webhooks are signed with."""
+_PEM = r"-----BEGIN [A-Z ]{0,40}+(?<=PRIVATE KEY)-----(?P<shown>(?:[^-]|-(?!----))++)"
+"""A private key in a file of its own."""
 _LINE = rf"(?:9[0-9]{{4}}|[2-9][0-9]{{3}}){_GAP}[0-9]{{4}}{_END}"
 _BRAZIL = rf"{_PLUS}55{_GAP}{_OPEN}?[1-9][0-9]{_CLOSE}?{_GAP}{_LINE}"
 _ABROAD = rf"{_PLUS}[1-9](?:(?:[ .()+-]|{_CODED}2[089]){{0,2}}[0-9]){{7,14}}{_END}"
@@ -105,6 +107,7 @@ _ALL = (
     Pattern("password", re.compile(_USER), _looks_random),
     Pattern("token", re.compile(_ATTEMPT)),
     Pattern("key", re.compile(_KEY)),
+    Pattern("key", re.compile(_PEM)),
     Pattern("key", re.compile(_API_KEY)),
     Pattern("key", re.compile(_WEBHOOK)),
     Pattern("token", re.compile(_BEARER), _looks_random),

@@ -8,12 +8,13 @@ from collections.abc import Callable
 Find = Callable[[str], str | None]
 
 _PAIR = re.compile(
-    r"(?<![\w-])(?P<name>\w[\w-]*+)"
+    r"(?<![\w-])-{0,2}+(?P<name>\w[\w-]*+)"
     r"(?P<quote>\\{0,8}[\"'])?\s{0,4}(?:\)?\s?(?:={1,2}>?|:)|%3[AaDd])\s{0,4}"
     r"|<(?:[\w.-]{1,64}+:)?(?P<element>[^\W\d][\w.-]{0,64}+)(?:\s[^<>]{0,256}+)?>"
     r"|[(\[]\s{0,4}[bB]?\\{0,8}[\"'](?P<header>\w[\w-]{0,64}+)\\{0,8}[\"']\s{0,4},\s{0,4}(?=[bBrRuU]{0,2}\\{0,8}[\"'])"
+    r"|(?<![\w-])-{1,2}+(?P<option>\w[\w-]*+)(?:\s{1,4}|\\{0,8}[\"'],\s{0,4})(?=[^\s-])"
 )
-"""A name, and what says that its value follows: `a=`, `"a": `, `\\"a\\":`, `a%3D`, `(a)=`, `<a>`, `("a", "`."""
+"""A name, and what says that its value follows: `a=`, `"a": `, `\\"a\\":`, `a%3D`, `(a)=`, `<a>`, `("a", "`, `--a `."""
 
 _CODE = re.compile(r"\A(?:25){0,3}[0-9A-Fa-f]{2}")
 _QUOTE = re.compile(r"[bBrRuU]{0,2}(\\{0,8}[\"'])")
@@ -49,6 +50,8 @@ def hide_pairs(text: str, find: Find) -> str:
 def _field(text: str, pair: re.Match[str], find: Find) -> str | None:
     if pair["element"]:
         return find(pair["element"])
+    if pair["option"]:
+        return find(pair["option"])
     if pair["header"]:
         return find(pair["header"]) if _is_pair(text, pair.end()) else None
     name, before = pair["name"], text[pair.start("name") - 1 : pair.start("name")]
