@@ -194,6 +194,35 @@ async def test_who_started_a_lone_run_is_told_though_its_next_change_fails(error
             assert await handle.result() == "done"
 
 
+class Away(MemoryStore):
+    """Does not answer the first commits."""
+
+    def __init__(self, commits: int) -> None:
+        super().__init__()
+        self.left = commits
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        if self.left and changes:
+            self.left -= 1
+            raise StoreUnavailable("away")
+        return await super().commit(worker_id, changes)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+async def test_nothing_is_taken_for_durable_that_comes_right_after_refused_starts(failures: int) -> None:
+    """The change that comes next must not get the answer of a batch from which all starts were withdrawn."""
+    store = Away(failures)
+    async with Batuta(NativeBackend(store, SystemClock()), store.open, store.close) as batuta:
+        async with batuta.worker(workflows=[one_step], activities=[quick]):
+            for number in range(failures):
+                with pytest.raises(StoreUnavailable):
+                    await batuta.start(one_step, id=f"refused {number}")
+            handle = await batuta.start(one_step, id="started")
+            assert (await store.get("started")).run_id == handle.run_id
+            assert await handle.result() == "done"
+            assert await batuta.count() == 1
+
+
 async def test_who_started_a_lone_run_is_told_though_its_worker_is_lost_meanwhile() -> None:
     store = MemoryStore()
 

@@ -186,7 +186,7 @@ class Committer:
         try:
             batch = self._sent = self._take_batch()
             sending: asyncio.Task[Verdicts] | None = None
-            while batch:
+            while batch or sending is not None:  # a batch on its way has no items left when its starts were withdrawn
                 verdicts = await (sending or self._write(batch))
                 self._writing_since = math.inf
                 if verdicts:
@@ -200,7 +200,7 @@ class Committer:
                 self._is_lone = len(batch) == 1 and not following
                 self.settle(batch, verdicts)
                 self._is_lone = False
-                if following:
+                if sending is not None:
                     batch = following
                     continue
                 rounds = _ROUNDS  # quick answers come within two rounds: being there saves that of a new task
