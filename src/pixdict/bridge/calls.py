@@ -6,7 +6,9 @@ Three attempts of 5 s with 1 s and 2 s between them (D-01), for failures after w
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
@@ -36,8 +38,18 @@ log = logging.getLogger("pixdict.bridge")
 BREAKER = "bacen"
 _LONGEST_WAIT = 30.0
 
-Recover = Callable[[], Awaitable[Struct | None]]
-"""After an attempt whose outcome is not known: the answer, if it had its effect."""
+_DOUBTS = 10_000
+"""Requests of unknown outcome that are remembered."""
+
+Recover = Callable[[datetime], Awaitable[Struct | None]]
+"""After an attempt whose outcome is not known: the answer, if it had its effect since that time of the directory."""
+
+
+class Doubt(Struct):
+    """Whether a request may have had its effect already."""
+
+    since: datetime | None = None
+    """When an attempt began whose outcome is not known, by the directory's clock."""
 
 
 class Calls:
@@ -66,6 +78,8 @@ class Calls:
             on_refusal="fail",
         )
         self._reading: asyncio.Task[ListPoliciesResponse] | None = None
+        self._doubts: OrderedDict[tuple[str, str], Doubt] = OrderedDict()
+        """Of requests that failed and may have had their effect, by their id and digest."""
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -84,24 +98,44 @@ class Calls:
         """Carried out once for each request id. Raises what `call` does, IdempotencyKeyReused,
         IdempotencyInProgress."""
         asked = msgspec.json.encode([request.operation.name, request.path, request.message])
-        return await self.answers.once(
-            request_id, asked, request.operation.response, lambda: self.call(request, until, recover=recover)
-        )
 
-    async def call(self, request: DirectoryRequest, until: float, *, recover: Recover | None = None) -> Struct:
-        """The answer of the directory. `until`: by the monotonic clock. Raises DirectoryRefused, DirectoryUnreachable,
-        BrokenAnswer, BreakerOpen, GateRefused, DeadlineExceeded."""
+        name = request_id, hashlib.sha256(asked).hexdigest()
+
+        async def carried_out() -> Struct:
+            doubt = self._doubts.pop(name, Doubt())
+            try:
+                return await self.call(request, until, recover=recover, doubt=doubt)
+            except BaseException:
+                if doubt.since is not None:
+                    self._doubts[name] = doubt
+                if len(self._doubts) > _DOUBTS:
+                    self._doubts.popitem(last=False)
+                raise
+
+        return await self.answers.once(request_id, asked, request.operation.response, carried_out)
+
+    async def call(
+        self, request: DirectoryRequest, until: float, *, recover: Recover | None = None, doubt: Doubt | None = None
+    ) -> Struct:
+        """The answer of the directory. `until`: by the monotonic clock. `doubt`: what is known of an earlier call of
+        the same request. Raises DirectoryRefused, DirectoryUnreachable, BrokenAnswer, BreakerOpen, GateRefused,
+        DeadlineExceeded."""
         await self._know_balances(request, until)
-        wait, unknown = self._settings.first_wait, False
+        wait, doubt = self._settings.first_wait, doubt or Doubt()
         for attempt in range(1, self._settings.attempts + 1):
-            if unknown and recover is not None and (found := await recover()) is not None:
+            if doubt.since is not None and recover is not None and (found := await recover(doubt.since)) is not None:
                 return found
+            began = self.directory_time()
             try:
                 return await self._attempt(request, until)
+            except (asyncio.CancelledError, DeadlineExceeded):  # the caller waits no longer
+                doubt.since = doubt.since or began
+                raise
             except (DirectoryRefused, DirectoryUnreachable, BrokenAnswer) as error:
-                if unknown and _is_gone(request, error):
+                if doubt.since is not None and _is_gone(request, error):
                     return _deleted(request, self._clock)
-                unknown = unknown or not isinstance(error, DirectoryRefused) or error.status == 500
+                if not isinstance(error, DirectoryRefused) or error.status == 500:
+                    doubt.since = doubt.since or began
                 pause = _pause(error, wait)
                 if pause is None or attempt == self._settings.attempts or self._left(until) <= pause:
                     raise

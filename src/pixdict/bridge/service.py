@@ -203,10 +203,10 @@ class Claims(_Service, rpc.ClaimsServicer):
             pb.ClaimResponse, await self._write("createClaim", request, context, message, recover=recover)
         )
 
-    async def _find_claim(self, wanted: Claim, until: float) -> Struct | None:
+    async def _find_claim(self, wanted: Claim, until: float, since: datetime) -> Struct | None:
         """The directory has no RequestId for claims: after an unknown outcome it is asked whether the claim is there.
         A claim is ours if it was changed since, at the earliest a minute before, to allow for different clocks."""
-        since = self._calls.directory_time() - _CLOCKS_APART
+        since = first = since - _CLOCKS_APART
         while True:
             query = self._of_participant(
                 IsClaimer="true", Status="OPEN", Limit=str(MOST_LISTED), Type=wanted.type, ModifiedAfter=_time(since)
@@ -214,7 +214,7 @@ class Claims(_Service, rpc.ClaimsServicer):
             found = await self._calls.call(DirectoryRequest(operation=OPERATIONS["listClaims"], query=query), until)
             listed = cast(messages.ListClaimsResponse, found)
             for claim in listed.claims:
-                if is_of_same_claimer(claim, wanted) and claim.last_modified >= listed.response_time - _CLOCKS_APART:
+                if is_of_same_claimer(claim, wanted) and claim.last_modified >= first:
                     return messages.CreateClaimResponse(
                         response_time=listed.response_time, correlation_id=listed.correlation_id, claim=claim
                     )

@@ -18,7 +18,7 @@ from pixdict.bridge.calls import Calls
 from pixdict.bridge.directory import DirectoryClient, DirectoryUnreachable
 from pixdict.dict import messages, xml
 from pixdict.dict.problems import DirectoryRefused
-from pixdict.errors import BridgeError, BridgeUnavailable, InvalidArgument, RateLimited
+from pixdict.errors import BridgeError, BridgeUnavailable, InvalidArgument, NotFound, RateLimited
 from tests.pixdict.bridge.kit import (
     CLAIM,
     CLAIMED,
@@ -223,6 +223,20 @@ async def test_a_claim_that_is_not_there_is_made_again():
 async def test_a_deletion_whose_answer_was_lost_finds_no_entry_and_is_done():
     async with stand() as (fake, _, client, _):
         fake.on("POST", "/api/v2/entries/%2B5511987654321/delete", DROP, DirectoryRefused("NotFound"))
+        assert (await client.delete_entry(KEY, reason="FRAUD", request_id="d-1")).key == KEY
+
+
+async def test_a_deletion_that_its_caller_gave_up_finds_no_entry_when_it_is_repeated_and_is_done():
+    path = "/api/v2/entries/%2B5511987654321/delete"
+    async with stand(attempts=1) as (fake, _, client, _):
+        fake.on("POST", path, SILENCE, DirectoryRefused("NotFound"))
+        asking = asyncio.create_task(client.delete_entry(KEY, reason="FRAUD", request_id="d-1"))
+        async with asyncio.timeout(30):
+            while not fake.times(path):
+                await asyncio.sleep(0.01)
+        asking.cancel()
+        with pytest.raises(NotFound):
+            await client.delete_entry(KEY, reason="FRAUD", request_id="d-2")
         assert (await client.delete_entry(KEY, reason="FRAUD", request_id="d-1")).key == KEY
 
 

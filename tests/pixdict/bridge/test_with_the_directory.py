@@ -22,7 +22,7 @@ from pixdict.dict.policies import OFFICIAL, Limit, Scope
 from pixdict.dict.problems import DirectoryRefused
 from pixdict.dict.signatures import self_signed
 from pixdict.directory import Directory, DirectorySettings, Participant
-from pixdict.errors import BridgeError, NotFound, Refused
+from pixdict.errors import BridgeError, BridgeUnavailable, NotFound, Refused
 from tests.long import examples
 from tests.pixdict.bridge.kit import E2E, ENTRY, ISPB, KEY, OTHER, REQUEST, WANTED
 
@@ -90,6 +90,27 @@ async def test_an_answer_that_was_lost_changes_nothing_for_the_caller(operation)
         counts = directory.storage.counts()
         assert counts["entries"] == (0 if operation == "deleteEntry" else 1)
         assert counts["claims"] == (1 if operation == "createClaim" else 0)
+
+
+@pytest.mark.parametrize("operation", ["createClaim", "deleteEntry"])
+async def test_a_caller_that_repeats_a_request_of_unknown_outcome_learns_what_became_of_it(operation):
+    """A Bridge that makes one attempt leaves the next one to its caller. Another request is none of it."""
+    async with both(attempts=1) as (directory, we, they):
+        await we.create_entry(ENTRY, reason="USER_REQUESTED", request_id=REQUEST)
+        wanted = replace(WANTED, claimer_account=replace(WANTED.claimer_account, participant=DONOR))
+
+        async def ask(request_id):
+            if operation == "createClaim":
+                return (await they.create_claim(wanted, request_id=request_id)).status
+            return (await we.delete_entry(KEY, reason="FRAUD", request_id=request_id)).key
+
+        directory.faults.add("lost_answer", operation=operation)
+        with pytest.raises(BridgeUnavailable):
+            await ask("r-1")
+        with pytest.raises((Refused, NotFound)):
+            await ask("r-2")
+        assert await ask("r-1") == ("OPEN" if operation == "createClaim" else KEY)
+        assert directory.storage.counts()["claims"] == (operation == "createClaim")
 
 
 async def test_signatures_are_made_and_verified_on_both_sides():
