@@ -9,6 +9,7 @@
 | 429, an empty bucket | RESOURCE_EXHAUSTED | RateLimited, when tokens come |
 | 500, an answer that cannot be read | INTERNAL | BridgeError, again |
 | 503, no connection | UNAVAILABLE | BridgeUnavailable, again |
+| the store of kept answers is away | UNAVAILABLE | BridgeUnavailable, again |
 | breaker open | UNAVAILABLE | CircuitOpen, when it lets calls in |
 | no answer in time | DEADLINE_EXCEEDED | BridgeUnavailable, again |
 """
@@ -26,6 +27,7 @@ from batuta.errors import (
     IdempotencyInProgress,
     IdempotencyKeyReused,
     InvalidInput,
+    StoreUnavailable,
 )
 from pixdict.bridge.directory import BrokenAnswer, DirectoryUnreachable
 from pixdict.dict.problems import DirectoryRefused
@@ -87,6 +89,8 @@ def failure_of(error: BaseException) -> Failure:
             return _ours(Code.INTERNAL, "broken_answer", error)
         case DirectoryUnreachable():
             return _ours(Code.UNAVAILABLE, "directory_unreachable", error)
+        case StoreUnavailable():
+            return _ours(Code.UNAVAILABLE, "store_unavailable", error)
         case IdempotencyInProgress():
             return _ours(Code.ABORTED, "request_in_progress", error)
         case IdempotencyKeyReused():

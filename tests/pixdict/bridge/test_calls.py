@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from batuta import connect
 from batuta.cache import Entity, open_cache
+from batuta.errors import StoreUnavailable
 from pixdict.bridge import BridgeSettings
 from pixdict.bridge.answers import KEY as KEPT
 from pixdict.bridge.answers import KeptAnswer
@@ -79,6 +80,19 @@ async def test_an_error_is_not_kept():
         with pytest.raises(InvalidArgument, match="EntryInvalid"):
             await create(client)
         assert await create(client) == CREATED
+
+
+async def test_a_write_is_not_sent_while_the_store_is_away_and_a_read_is(monkeypatch):
+    async def away(*_):
+        raise StoreUnavailable("cannot reach PostgreSQL")
+
+    async with stand() as (fake, _, client, batuta):
+        fake.on("POST", ENTRIES, CREATED)
+        monkeypatch.setattr(batuta.namespace.requests, "begin_request", away)
+        with pytest.raises(BridgeUnavailable, match="store_unavailable: cannot reach PostgreSQL"):
+            await create(client)
+        assert len(await client.list_policies()) == 29
+        assert fake.times(ENTRIES) == 0
 
 
 async def test_answers_outlive_the_bridge(tmp_path):
