@@ -22,6 +22,12 @@ class Thresholds(Struct, frozen=True):
     warning: float = 25.0
     critical: float = 10.0
 
+    def __post_init__(self) -> None:
+        if not self.critical <= self.warning <= 100:
+            raise InvalidArgument(
+                f"thresholds: critical={self.critical:g} must be at most warning={self.warning:g}, and that at most 100"
+            )
+
 
 class BridgeSettings(Struct, frozen=True, kw_only=True):
     """One Bridge speaks for one participant. Times are seconds."""
@@ -71,5 +77,7 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
         if not 1 <= self.bridges <= _MOST_BRIDGES:
             why = "a look-up may cost 20 of the 100 tokens of a payer"
             raise InvalidArgument(f"bridges={self.bridges}: 1 to {_MOST_BRIDGES} can share a participant, for {why}")
+        if self.connections < 1:
+            raise InvalidArgument(f"connections={self.connections}: without one nothing can be asked")
         if self.attempts < 1 or min(self.timeout, self.call_timeout, self.keep_answers, self.lock) <= 0:
             raise InvalidArgument("attempts, timeout, call_timeout, keep_answers and lock must be more than 0")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from batuta import connect
 from batuta.cache import Entity, open_cache
 from batuta.errors import StoreUnavailable
-from pixdict.bridge import BridgeSettings
+from pixdict.bridge import BridgeSettings, Thresholds
 from pixdict.bridge.answers import KEY as KEPT
 from pixdict.bridge.answers import KeptAnswer
 from pixdict.bridge.calls import Calls
@@ -371,6 +371,17 @@ async def test_a_payment_that_was_sent_gives_the_tokens_of_its_lookup_back_once(
         for wrong in (("E1", "1"), ("", "11122233300"), ("E-1", "11122233300")):
             with pytest.raises(InvalidArgument):
                 await client.payment_sent(*wrong)
+
+
+@pytest.mark.parametrize(("warning", "critical"), [(10.0, 25.0), (101.0, 5.0), (float("nan"), 5.0)])
+def test_thresholds_in_the_wrong_order_are_refused(warning, critical):
+    with pytest.raises(InvalidArgument, match="thresholds: critical="):
+        Thresholds(warning=warning, critical=critical)
+
+
+def test_a_bridge_without_connections_is_refused():
+    with pytest.raises(InvalidArgument, match="connections=0"):
+        BridgeSettings(directory="http://127.0.0.1:1", participant=ISPB, connections=0)
 
 
 @pytest.mark.parametrize("bridges", [0, -1, 6])
