@@ -264,5 +264,16 @@ async def test_the_long_lived_variant_continues_as_new_after_a_day_and_keeps_its
         await handle.terminate("the test ends")
 
 
+@in_virtual_time
+async def test_the_long_lived_variant_goes_on_after_an_error_that_nobody_foresaw(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*LOW, errors=[ZeroDivisionError("no class of ours")] * 3))
+    async with monitor.environment() as env:
+        handle = await env.start(monitor_rate_limits_loop, LoopState(), id="loop")
+        await asyncio.sleep(11 * 60)
+        assert monitor.bridge.calls == 4
+        assert len(await monitor.tables.states(env.now - timedelta(hours=1))) == len(LOW)
+        await handle.terminate("the test ends")
+
+
 def test_the_long_lived_variant_continues_as_new_after_10_000_entries_at_the_latest():
     assert monitor_rate_limits_loop.continue_after == 10_000

@@ -59,7 +59,7 @@ async def monitor_rate_limits_loop(state: LoopState = LoopState()) -> None:
         alerts = state.alerts
         try:
             alerts += await monitor_rate_limits()
-        except PASSING as error:
+        except Exception as error:  # noqa: BLE001 - as with the schedule, the next check is made whatever became of this
             logger.error("check %d of %s failed: %s", state.checks + 1, info().id, error)
         state = LoopState(state.checks + 1, alerts, now())
         await safe_point(state)
