@@ -1,6 +1,6 @@
 """Signatures of webhooks, compared with the reference library of Standard Webhooks."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -99,6 +99,27 @@ def test_a_body_that_is_a_text_is_refused() -> None:
     secret = new_signing_secret()
     with pytest.raises(InvalidInput, match="raw bytes"):
         verify_webhook(sign_webhook([secret], "msg_1", now(), BODY), body, [secret])
+    with pytest.raises(InvalidInput, match="raw bytes"):
+        sign_webhook([secret], "msg_1", now(), body)
+
+
+@pytest.mark.parametrize("timestamp", [1614265330.5, "1614265330", None, -1])
+def test_a_timestamp_that_is_no_number_of_seconds_is_not_signed(timestamp: Any) -> None:
+    with pytest.raises(InvalidInput, match="whole number of seconds"):
+        sign_webhook([new_signing_secret()], "msg_1", timestamp, BODY)
+
+
+@pytest.mark.parametrize("tolerance", [10, timedelta(seconds=10)])
+def test_the_tolerance_is_seconds_or_a_timedelta(tolerance: float | timedelta) -> None:
+    clock, secret = ManualClock(), new_signing_secret()
+    headers = sign_webhook([secret], "msg_1", clock.now() // SECOND, BODY)
+    clock.jump(9)
+    assert verify_webhook(headers, BODY, [secret], tolerance=tolerance, clock=clock) == "msg_1"
+    clock.jump(3)
+    with pytest.raises(InvalidSignature, match="12 s ago"):
+        verify_webhook(headers, BODY, [secret], tolerance=tolerance, clock=clock)
+    with pytest.raises(InvalidSignature, match="12 s ago"):
+        verify_webhook(headers, BODY, [secret], tolerance=float("nan"), clock=clock)
 
 
 @pytest.mark.parametrize(("moved", "why"), [(301, "301 s ago"), (-301, "301 s in the future")])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from batuta.clock import SECOND, Clock, SystemClock
+from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput, InvalidSignature
 from batuta.ids import new_secret
 
@@ -31,6 +32,10 @@ def sign_webhook(secrets: Iterable[str], id: str, timestamp: int, body: bytes) -
     """
     if not id or "." in id or not id.isascii() or not id.isprintable():
         raise InvalidInput(f"the id of a webhook must be printable ASCII without a dot, not {id!r}")
+    stamp: Any = timestamp
+    if not isinstance(stamp, int) or stamp < 0:
+        raise InvalidInput(f"the timestamp of a webhook must be a whole number of seconds, not {timestamp!r}")
+    _check_raw(body)
     signatures = " ".join(f"v1,{_signature(_key(secret), id, timestamp, body)}" for secret in secrets)
     if not signatures:
         raise InvalidInput("a webhook is signed with at least one secret")
@@ -42,7 +47,7 @@ def verify_webhook(
     body: bytes,
     secrets: Iterable[str],
     *,
-    tolerance: float = TOLERANCE_S,
+    tolerance: Duration = TOLERANCE_S,
     clock: Clock | None = None,
 ) -> str:
     """Check an incoming webhook against the raw bytes of its body, and return its id.
@@ -50,9 +55,7 @@ def verify_webhook(
     A sender may repeat a webhook with a new timestamp, Batuta for up to a week: keep the ids for as long, to notice
     repeated ones. Raises InvalidSignature.
     """
-    text: Any = body
-    if isinstance(text, str):
-        raise InvalidInput("the body of a webhook must be its raw bytes: a text may differ from what was signed")
+    _check_raw(body)
     given: dict[str, Any] = {name.lower(): value for name, value in headers.items()}
     try:
         id, sent, signatures = (given[f"webhook-{part}"] for part in ("id", "timestamp", "signature"))
@@ -64,7 +67,7 @@ def verify_webhook(
     if not (sent.isdecimal() and len(sent) < 15):
         raise InvalidSignature("the header 'webhook-timestamp' is not a number of seconds")
     age = (clock or SystemClock()).now() / SECOND - int(sent)
-    if abs(age) > tolerance:
+    if not abs(age) <= in_seconds(tolerance):
         raise InvalidSignature(f"it was sent {abs(age):.0f} s {'ago' if age > 0 else 'in the future'}")
     expected = [_signature(_key(secret), id, int(sent), body) for secret in secrets]
     for one in signatures.split(" "):
@@ -72,6 +75,11 @@ def verify_webhook(
         if version == "v1" and any(hmac.compare_digest(signature.encode(), known.encode()) for known in expected):
             return str(id)
     raise InvalidSignature("no signature fits the body and a known secret")
+
+
+def _check_raw(body: Any) -> None:
+    if isinstance(body, str):
+        raise InvalidInput("the body of a webhook must be its raw bytes: a text may differ from what was signed")
 
 
 def check_secret(secret: str) -> None:
