@@ -114,7 +114,9 @@ async def test_what_strangers_send_is_read_or_becomes_a_dead_letter(client: Batu
         await producer.send(b'{"plain": true}', partition_key="p")
         await producer.send(b"\xff no JSON")
         await producer.send(event.replace(b'"1.0"', b'"9.9"'))
-        await letters(client, 2)
+        await producer.send(event.replace(b'"7"', b'"8","time":"2020-01-01T00:00:00"'))
+        await producer.send(b"[" * 100_000)
+        await letters(client, 4)
         await until(lambda: len(seen.messages) == 2)
     found = {one.type: (one.id, one.source, one.key, one.payload) for one in seen.messages}
     assert found["sold"] == ("7", "/shop", "k", {"n": 1})
