@@ -205,6 +205,14 @@ class Client:
             transaction, lambda client, given: client.publish(topic, payload, transaction=given, **options)
         )[1]
 
+    def publish_many(
+        self, topic: str, payloads: Iterable[Any], *, key: str = "", transaction: Any = None
+    ) -> Sequence[str]:
+        """Publish many messages of one topic and key in one transaction, in order. As `Batuta.publish_many`."""
+        return self._begin(
+            transaction, lambda client, given: client.publish_many(topic, payloads, key=key, transaction=given)
+        )[1]
+
     @contextmanager
     def transaction(self, connection: object) -> Iterator[None]:
         """On SQLite: a transaction on your own `sqlite3` connection to the same file. As `Batuta.transaction`."""

@@ -112,6 +112,8 @@ def test_a_blocking_client_publishes_and_looks(url: str) -> None:
         assert client.publish("orders", {"n": 1}, id="17") == "17"
         [message] = client.bus.messages("orders").messages
         assert (message.id, message.type, client.bus.status().topics[0].messages) == ("17", "orders", 1)
+        made = client.publish_many("orders", [{"n": 2}, {"n": 3}], key="k")
+        assert [one.id for one in client.bus.messages("orders", limit=2).messages] == [*reversed(made)]
         assert client.bus.prune(60) == 0
-        assert client.bus.prune(0) == 1
+        assert client.bus.prune(0) == 3
         assert client.bus.delete("nobody") is False
