@@ -44,6 +44,9 @@ def test_what_cannot_be_published_is_named(cli: Cli, sqlite_url: str) -> None:
     wrong = cli("bus", "publish", "orders", "1", "--key", "k" * 251)
     assert wrong.exit_code == 2
     assert "250 printable characters" in wrong.stderr
+    wrong = cli("bus", "publish", "orders", "[" * 100_000)
+    assert wrong.exit_code == 2
+    assert "the payload is not JSON: maximum recursion depth exceeded" in wrong.stderr
 
 
 @pytest.mark.parametrize("target", ["tests.cli.listening", "tests.cli.listening:APP"])

@@ -25,7 +25,7 @@ def read_json(text: str, what: str) -> Any:
         text, source = _read_file(text[1:], what), f"{what} from {text[1:]!r}"
     try:
         return json.loads(text, parse_constant=_no_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         where = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise InvalidInput(
