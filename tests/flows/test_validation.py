@@ -297,3 +297,16 @@ def test_every_type_of_step_has_a_case_here() -> None:
         *("condition", "switch", "action", "python", "ai_task", "delay", "wait_event", "approval"),
         *("parallel", "for_each", "try", "sub_flow", "set", "fail", "compensate", "end"),
     }
+
+
+def test_only_the_first_wrong_keys_are_compared_with_all_others() -> None:
+    keys = [f"{'k' * 60}{n}" for n in range(450)]
+    steps = [step(key, "set", next=f"{key}x", values={}) for key in keys]
+    wrong = [one for one in check_steps([*steps, DONE])[1] if "there is no step" in one.message]
+    guessed = [one.hint.startswith("did you mean") for one in wrong]
+    assert (len(wrong), guessed[0], sum(guessed) <= 20) == (450, True, True)
+
+
+def test_keys_that_stand_many_times_in_an_object_are_told() -> None:
+    found = faults('[{"key": "a", "type": "end", ' + '"x": 1, ' * 25_000 + '"x": 1}]')
+    assert "stands twice" in found["steps[0].x"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from itertools import islice
 
 from msgspec import Struct
 
 from batuta.errors import InvalidInput
 
 MOST_FAULTS = 100
+_MOST_GUESSES, _MOST_COMPARED, _LENGTHS_APART = 20, 50, 4
 
 
 class Fault(Struct, frozen=True, order=True):
@@ -23,6 +26,16 @@ class Fault(Struct, frozen=True, order=True):
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""
         return f"{where}{self.message}{f' ({self.hint})' if self.hint else ''}"
+
+
+def guess(word: str, known: Iterable[str], faults: Sequence[Fault]) -> str:
+    """The hint which of the known words was meant; empty: none, or there are many faults already. Comparing each wrong
+    key with hundreds of others would take minutes."""
+    if len(faults) >= _MOST_GUESSES:
+        return ""
+    alike = (one for one in known if abs(len(one) - len(word)) <= _LENGTHS_APART)
+    close = get_close_matches(word[:100], islice(alike, _MOST_COMPARED), 1)
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 class InvalidFlow(InvalidInput):

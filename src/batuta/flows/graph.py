@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from msgspec import Struct, field
@@ -26,7 +25,7 @@ from batuta.flows.document import (
     template_fields,
 )
 from batuta.flows.expressions import paths_in
-from batuta.flows.faults import Fault
+from batuta.flows.faults import Fault, guess
 from batuta.flows.values import texts_of
 
 Node = tuple[str, str]
@@ -107,8 +106,7 @@ def _check_targets(block: _Block, where: dict[str, str], faults: list[Fault]) ->
         for name, target in targets_of(step):
             at = f"{block.path}[{place}].{name}"
             if target not in where:
-                close = get_close_matches(target, list(where), 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(list(where)[:10])}"
+                hint = guess(target, where, faults) or f"known: {', '.join(list(where)[:10])}"
                 faults.append(Fault(at, f"there is no step {target!r}", hint))
             elif where[target] != block.path:
                 faults.append(
@@ -236,8 +234,7 @@ def _check_references(step: StepBase, path: str, graph: Graph, where: dict[str, 
             continue
         key = read[1]
         if key not in where:
-            close = get_close_matches(key, list(where), 1)
-            hint = f"did you mean {close[0]!r}?" if close else "see the keys of the steps"
+            hint = guess(key, where, faults) or "see the keys of the steps"
             faults.append(Fault(f"{path}.{at}", f"there is no step {key!r}", hint))
         elif is_after and _inside(step, key):
             continue

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
@@ -31,7 +31,7 @@ from batuta.flows.document import (
     StepBase,
 )
 from batuta.flows.expressions import compile_template
-from batuta.flows.faults import Fault, InvalidFlow
+from batuta.flows.faults import Fault, InvalidFlow, guess
 from batuta.flows.graph import check_graph
 from batuta.flows.meaning import CHECKS, check_meaning, name_faults
 from batuta.flows.secrets import MARK as SECRET
@@ -86,8 +86,7 @@ class _Pairs(dict[str, Any]):
     def of(cls, pairs: list[tuple[str, Any]]) -> _Pairs:
         made = cls(pairs)
         if len(made) < len(pairs):
-            keys = [key for key, _ in pairs]
-            made.twice = frozenset(key for key in keys if keys.count(key) > 1)
+            made.twice = frozenset(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         return made
 
 
@@ -232,7 +231,7 @@ class _Walker:
         if not isinstance(kind, str) or kind not in STEP_TYPES:
             known = ", ".join(STEP_TYPES)
             what = "a step needs a type" if "type" not in value else f"unknown step type {_shown(kind)}"
-            close = _close(kind, STEP_TYPES) if isinstance(kind, str) else ""
+            close = guess(kind, STEP_TYPES, self.faults) if isinstance(kind, str) else ""
             self._refuse(_at(path, "type"), what, close or f"known: {known}")
         elif self._depth >= DEEPEST_BLOCK:
             self._refuse(path, f"blocks are nested more than {DEEPEST_BLOCK} levels", "use a sub_flow")
@@ -259,7 +258,8 @@ class _Walker:
         fields = _fields_of(kind)
         for name in value:
             if name not in fields:
-                self._refuse(_at(path, name), f"unknown field {_shown(name)}", _hint(name, fields))
+                close = guess(str(name), fields, self.faults) or f"known: {', '.join(fields)}"
+                self._refuse(_at(path, name), f"unknown field {_shown(name)}", close)
         made: dict[str, Any] = {}
         missing = False
         for name, one in fields.items():
@@ -397,15 +397,6 @@ def _shown(value: Any) -> str:
 
 def _described(kind: Any) -> str:
     return next((str(meta.description) for meta in reversed(_bare(kind)[1]) if meta.description), "")
-
-
-def _close(word: object, known: Any) -> str:
-    found = get_close_matches(str(word)[:100], list(known), 1)
-    return f"did you mean {found[0]!r}?" if found else ""
-
-
-def _hint(name: object, known: Any) -> str:
-    return _close(name, known) or f"known: {', '.join(known)}"
 
 
 def _at(path: str, part: object) -> str:
