@@ -24,7 +24,8 @@ MOST = 200
 WAITS: Final = "flow waits "
 """Beginning of the kind of documents that say what flows wait for, by the type of the event; keys are paths."""
 _FOR_EVER = 1_000 * 366 * 86_400 * 10**6
-_TRIES = 5
+_TRIES = 100
+"""To make a version: one of all that are made at the same time gets through each time."""
 _LAST_VERSION = 2**31 - 1
 
 
