@@ -3,9 +3,11 @@
 from typing import Any
 
 import msgspec
+import pytest
 
+from batuta.flows.interpreter import LONG_LIST
 from batuta.server.flows.runs import MOST_SHOWN
-from tests.flows.http import DONE, SPRINT, orkestr
+from tests.flows.http import DONE, SPRINT, Receiver, orkestr
 
 EACH: dict[str, Any] = {
     "key": "each",
@@ -29,6 +31,23 @@ async def test_steps_over_a_list_do_not_each_show_a_large_payload(sqlite_url: st
     assert steps[-1]["output"] == {"n": 29}, "small ones are shown all the same"
     assert len(msgspec.json.encode(run)) < MOST_SHOWN + 200_000
     assert listed["runs"] == []
+
+
+@pytest.mark.parametrize("fails", ["in the list", "after it"])
+async def test_a_run_that_is_retried_shows_the_steps_of_a_long_list(sqlite_url: str, fails: str) -> None:
+    items = list(range(LONG_LIST + 5))
+    async with Receiver([500]) as receiver, orkestr(sqlite_url) as api:
+        call = {"key": "call", "type": "action", "retry": {"attempts": 1}, "config": {"url": receiver.url}}
+        at_last = {"if": {"field": "context.item", "operator": "eq", "value": items[-1]}}
+        inner = [*EACH["config"]["steps"], *([call | at_last] if fails == "in the list" else [])]
+        each = EACH | {"config": EACH["config"] | {"steps": inner}}
+        await api.published(SPRINT | {"steps": [each, *([call] if fails == "after it" else []), DONE]})
+        failed = await api.done({"items": items})
+        await api.post(f"/api/runs/{failed['id']}/retry")
+        done = await api.ended(failed["id"], "COMPLETED")
+    for run in (failed, done):
+        assert [step["index"] for step in run["steps"] if step["step_key"] == "n"] == items
+    assert len(set(receiver.keys)) == 1
 
 
 async def test_a_page_of_large_events_is_shorter_than_asked(sqlite_url: str) -> None:

@@ -74,18 +74,19 @@ def _until(links: Sequence[Link]) -> list[Link]:
     return [link for link in links if link.description.run_id not in origins]
 
 
-async def with_parts(client: Client, view: FlowRun, run_ids: Sequence[RunId]) -> FlowRun:
-    """The same with the steps that runs of their own did for long lists, the last of them. `run_ids`: of its chain."""
+async def with_parts(client: Client, view: FlowRun, last: Description) -> FlowRun:
+    """The same with the steps that runs of their own did for long lists, the last of them: for any run of its id."""
     if not any(is_long(step) for step in view.steps):
         return view
-    parts: list[FlowRun] = []
-    for run_id in run_ids:
-        page = await client.list(workflow=FLOW, parent=run_id, limit=MOST_PARTS)
-        for run in page.runs:
+    parts: dict[tuple[str, int], FlowRun] = {}
+    tries = await client.list(workflow=last.workflow, id_prefix=last.id, limit=MOST_TRIES)
+    for parent in [run.run_id for run in tries.runs if run.id == last.id]:
+        page = await client.list(workflow=FLOW, parent=parent, limit=MOST_PARTS)
+        for run in page.runs if len(parts) < MOST_PARTS else ():
             part = flow_run([await _link(await client.get_run(run.run_id))])
             if part.start is not None and part.start.part is not UNSET:
-                parts.append(part)
-    return joined(view, parts)
+                parts.setdefault((part.start.part.step, part.start.part.offset), part)
+    return joined(view, [*parts.values()])
 
 
 def _as_it_was(later: Description, found: Any) -> Description:

@@ -200,7 +200,7 @@ class FlowRuns:
         """With steps, logs and audit. Raises UnknownRun, also for a run that is no flow."""
         handle = await self.handle(run_id)
         view = await read_run(self._client, handle, self._first, self._awaited, with_tries=True)
-        return await with_parts(self._client, view, [(await handle.describe()).run_id])
+        return await with_parts(self._client, view, await handle.describe())
 
     async def handle(self, run_id: object) -> Any:
         """Raises UnknownRun."""
