@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from batuta.journal.entries import CommandKind, EntryKind
-from batuta.journal.states import RunState
+from batuta.journal.states import CLOSED, RunState
 
 
 class EntryMeaning(Struct, frozen=True):
@@ -68,3 +68,15 @@ STORE_ANSWERS = _answers_to(CommandKind.SEND)
 """The store's answer to a child or a message of a command."""
 FAILURES = frozenset(kind for kind, one in ENTRY_KINDS.items() if one.failure)
 MESSAGES = frozenset(kind for kind, one in ENTRY_KINDS.items() if one.message)
+
+_FOLLOWED = (CommandKind.CONTINUE, CommandKind.FAIL)
+"""Ends after which another run of the chain goes on: it asked for it, or it failed and is tried again."""
+
+
+def ends_as(end: CommandKind | EntryKind | None, state: RunState) -> bool:
+    """Whether a journal with this end belongs to a run in this state."""
+    if isinstance(end, EntryKind):
+        return ENTRY_KINDS[end].closes is state
+    if end is None:
+        return state not in CLOSED or state is RunState.CONTINUED
+    return end in _FOLLOWED if state is RunState.CONTINUED else CLOSING_COMMANDS[end] is state

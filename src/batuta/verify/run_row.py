@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from batuta.journal.ends import ends_as
+from batuta.journal.kinds import ends_as
 from batuta.journal.records import Run
 from batuta.journal.states import CLOSED, PARKED, RunState
 from batuta.verify.journal import JournalCheck

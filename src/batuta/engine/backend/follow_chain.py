@@ -1,10 +1,11 @@
-"""From a run that continued to its successor."""
+"""How a run has ended, and from a run that continued to its successor."""
 
 from __future__ import annotations
 
-from batuta.errors import UnknownRun
+from batuta.errors import PayloadDamaged, UnknownRun
 from batuta.ids import RunId, derived_run_id
-from batuta.journal.entries import decode_body
+from batuta.journal.entries import Command, CommandKind, Entry, EntryKind, decode_body
+from batuta.journal.kinds import CLOSING_COMMANDS, CLOSING_ENTRIES, ends_as
 from batuta.journal.records import Run
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
@@ -37,3 +38,22 @@ async def successor_id(store: Store, run: Run) -> RunId:
         raise UnknownRun(run.run_id)
     mark = str(run.run_id) if run.forked_at >= 0 else start.mark or start.key_base
     return derived_run_id(last.at, mark, decode_body(last).commands[-1].seq)
+
+
+def closing_command(run: Run, last: Entry | None) -> Command | None:
+    """The command that closed the run; None when it was closed from outside.
+
+    Raises PayloadDamaged unless the last entry of its journal closes it as its row says: with the state of the row
+    alone, somebody who can write to the database could choose whether a run has failed.
+    """
+    command: Command | None = None
+    end: CommandKind | EntryKind | None = None
+    if last is not None:
+        if last.kind in CLOSING_ENTRIES:
+            end = last.kind
+        elif (commands := decode_body(last).commands) and commands[-1].kind in CLOSING_COMMANDS:
+            command = commands[-1]
+            end = command.kind
+    if run.state in CLOSED and not ends_as(end, run.state):
+        raise PayloadDamaged(f"run {run.id!r} is {run.state}, and its journal does not end so")
+    return command

@@ -26,7 +26,7 @@ from batuta.clock import as_datetime
 from batuta.engine.activities.external_completion import HURRY
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.claimability import needs_worker, why_held, why_unclaimable
-from batuta.engine.backend.follow_chain import last_of_chain
+from batuta.engine.backend.follow_chain import closing_command, last_of_chain
 from batuta.engine.backend.history import all_attempts, diff, timeline
 from batuta.engine.backend.id_conflicts import check_code
 from batuta.engine.backend.open_calls import list_waiting
@@ -39,7 +39,6 @@ from batuta.engine.worker.waiters import Waiters
 from batuta.errors import NotParked, PayloadDamaged, PayloadSealed, RunClosed, RunOpen, StoreUnavailable
 from batuta.ids import RunId, new_message_id, trace_id_of_run
 from batuta.journal.audit import Act, Verb
-from batuta.journal.ends import closing_command
 from batuta.journal.entries import Body, Command, CommandKind, Entry, decode_body
 from batuta.journal.records import HEARTBEAT, PAUSES, Attempt, Message, MessageKind, Run, RunFilter
 from batuta.journal.states import CLAIMABLE, CLOSED, OPEN, RunState

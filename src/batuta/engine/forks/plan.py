@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from batuta.authoring.client.forks import NO_EDITS, Edits
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.history.compensations import is_compensated
-from batuta.engine.backend.follow_chain import last_of_chain
+from batuta.engine.backend.follow_chain import closing_command, last_of_chain
 from batuta.engine.forks.drop_failure import replayed_to, without_failure
 from batuta.engine.forks.split import Pending, Split, failed_before, split
 from batuta.engine.run.dead_letters import find_letter, is_open
@@ -22,7 +22,6 @@ from batuta.errors import InvalidFork, RunClosed, UnknownRun, WorkflowBroken
 from batuta.ids import RunId, derived_run_id, new_run_id, new_seed
 from batuta.journal.child_outcomes import not_completed
 from batuta.journal.dead_letters import DeadLetter
-from batuta.journal.ends import closing_command
 from batuta.journal.entries import (
     Body,
     CommandKind,
