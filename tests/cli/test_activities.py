@@ -44,6 +44,19 @@ def test_an_activity_fails_by_token_and_is_tried_again(cli: Cli, work: Work, tmp
     assert "gone for good" in cli("runs", "show", "s-1", "--json").stdout
 
 
+def test_a_token_is_read_from_a_file_so_that_other_users_of_the_machine_do_not_see_it(
+    cli: Cli, work: Work, tmp_path: Path
+) -> None:
+    cli("runs", "start", "survey", "--input", '"how many?"', "--id", "s-1")
+    work()
+    file = tmp_path / "token"
+    file.write_text(f"{token_of(tmp_path)}\n")
+    assert cli("activities", "heartbeat", f"@{file}").stdout == "noted\n"
+    assert cli("activities", "complete", f"@{file}", "42").stdout == "completed\n"
+    missing = cli("activities", "complete", f"@{file}.none")
+    assert (missing.exit_code, "the token cannot be read from" in missing.stderr) == (USAGE, True)
+
+
 @pytest.mark.parametrize("words", [("complete", "rubbish", "1"), ("fail", "rubbish"), ("heartbeat", "rubbish")])
 def test_rubbish_is_no_token(cli: Cli, words: tuple[str, ...]) -> None:
     cli("migrate")

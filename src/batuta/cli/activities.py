@@ -21,19 +21,20 @@ activities = LazyGroup(
 
 
 @click.command()
-@click.argument("token")
+@click.argument("token", metavar="TOKEN|@FILE|@-")
 @click.argument("value", metavar="[JSON|@FILE|@-]", required=False)
 @with_common_options
 def complete(common: CommonOptions, token: str, value: str | None) -> None:
     """Complete the attempt of TOKEN with a result: JSON, or null without it."""
     result = None if value is None else inputs.read_json(value, "the result")
 
+    token = inputs.read_token(token)
     common.ask(lambda client: client.complete(token, result))
     common.answer({"token": token, "sent": "complete"}, lambda _: say("completed"))
 
 
 @click.command()
-@click.argument("token")
+@click.argument("token", metavar="TOKEN|@FILE|@-")
 @click.argument("message", default="failed from outside")
 @click.option("--no-retry", is_flag=True, help="Do not retry, whatever the activity's policy is.")
 @with_common_options
@@ -41,17 +42,19 @@ def fail(common: CommonOptions, token: str, message: str, no_retry: bool) -> Non
     """Fail the attempt of TOKEN with MESSAGE. It is retried by its policy."""
     from batuta.errors import NonRetryable
 
+    token = inputs.read_token(token)
     common.ask(lambda client: client.fail(token, NonRetryable(message) if no_retry else message))
     common.answer({"token": token, "sent": "fail"}, lambda _: say("failed"))
 
 
 @click.command()
-@click.argument("token")
+@click.argument("token", metavar="TOKEN|@FILE|@-")
 @click.argument("details", metavar="[JSON|@FILE|@-]", required=False)
 @with_common_options
 def heartbeat(common: CommonOptions, token: str, details: str | None) -> None:
     """Report that the attempt of TOKEN is alive. The next attempt gets DETAILS."""
     read = None if details is None else inputs.read_json(details, "the details")
 
+    token = inputs.read_token(token)
     common.ask(lambda client: client.heartbeat(token, read))
     common.answer({"token": token, "sent": "heartbeat"}, lambda _: say("noted"))

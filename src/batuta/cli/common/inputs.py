@@ -25,12 +25,19 @@ def read_json(text: str, what: str) -> Any:
         text, source = _read_file(text[1:], what), f"{what} from {text[1:]!r}"
     try:
         return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise InvalidInput(f"{source} is nested too deeply") from None
+    except ValueError as error:
         where = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise InvalidInput(
             f"{source} is not JSON: {reason}{where}; strings need double quotes: '\"text\"', and '@path' reads a file"
         ) from error
+
+
+def read_token(text: str) -> str:
+    """A token, or what is in `@file`, or on stdin for `@-`: arguments of a command are visible to other users."""
+    return _read_file(text[1:], "the token").strip() if text.startswith("@") else text
 
 
 def _no_constant(name: str) -> Any:
