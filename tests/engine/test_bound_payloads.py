@@ -349,7 +349,7 @@ async def test_a_run_whose_row_is_given_the_id_or_chain_of_another_is_not_taken_
             with suppress(BatutaError):
                 await handle.result(PATIENCE)
         for handle in handles:
-            await until_entries(handle, 0)
+            await until_entries(handle, 1)
     for one, other in (ended, handles):
         rows = row_of(one, forger, *names), row_of(other, forger, *names)
         await forger.update("runs", one.run_id, id="aside")
@@ -385,7 +385,7 @@ async def test_a_run_whose_row_names_the_code_of_another_workflow_is_not_run_by_
     await forger.update("runs", sent.run_id, code="job:bounces")
     async with working(url, *CODECS) as client, client.worker(workflows=[younger], heartbeat=0.1):
         for handle in (run, sent):
-            assert "code" in await why_parked(await client.get(handle.id), "PayloadDamaged")
+            assert "its row says that code" in await why_parked(await client.get(handle.id), "PayloadDamaged")
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled", "continued", "terminated"])
@@ -395,7 +395,7 @@ async def test_the_result_of_a_run_is_not_chosen_by_the_state_of_its_row(
     """Else a run that was not done would have completed with None, and one that failed, too."""
     async with connect(url, codec=CODECS) as client, client.worker(workflows=[younger, tells]):
         begun = await client.start(younger, SECRET)
-        await until_entries(begun, 0)
+        await until_entries(begun, 1)
         failed = await client.start(tells, SECRET, "nobody")
         with pytest.raises(RunFailed):
             await failed.result(PATIENCE)
