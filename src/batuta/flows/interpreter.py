@@ -39,10 +39,16 @@ class Frame(Struct, eq=False, gc=False):
     steps: dict[str, Any]
     block: int = 0
     index: int | None = None
+    error: dict[str, Any] | None = None
+    """In a rescue: what it is for. A block beside it may have failed since."""
 
     @property
     def scope(self) -> dict[str, Any]:
-        return {"event": self.event, "context": self.context, "steps": self.steps}
+        context = self.context if self.error is None else {**self.context, "error": self.error}
+        return {"event": self.event, "context": context, "steps": self.steps}
+
+    def inner(self, block: int) -> Frame:
+        return Frame(self.event, self.context, self.steps, block, self.index, self.error)
 
 
 class Interpreter:
@@ -320,7 +326,7 @@ class Interpreter:
 
     async def parallel(self, one: Prepared, frame: Frame, number: int) -> str:
         await self._started(one, frame, number)
-        inner = Frame(frame.event, frame.context, frame.steps, number, frame.index)
+        inner = frame.inner(number)
         await self._limited(
             one, self._at_once([self._branch(b, inner) for b in one.blocks], one.step.config.concurrency)
         )
@@ -349,7 +355,7 @@ class Interpreter:
         size = 0
         for offset in range(0, len(items), PART):
             some = items[offset : offset + PART]
-            found = await self._host.part(one, some, offset, frame.context, frame.steps)
+            found = await self._host.part(one, some, offset, frame.scope["context"], frame.steps)
             results += await self._items(one, frame, some, offset, number) if found is None else found
             size = _sum(size, results[offset:])
         return results
@@ -362,7 +368,7 @@ class Interpreter:
         def each(place: int, item: Any) -> Callable[[], Coroutine[Any, Any, None]]:
             async def do() -> None:
                 nonlocal size
-                context = {**frame.context, one.step.config.as_: item, "index": place}
+                context = {**frame.scope["context"], one.step.config.as_: item, "index": place}
                 inner = Frame(frame.event, context, dict(frame.steps), number, place)
                 await self._block(one.blocks[0], inner)
                 if collect is not None:
@@ -407,7 +413,7 @@ class Interpreter:
 
     async def try_(self, one: Prepared, frame: Frame, number: int) -> str:
         await self._started(one, frame, number)
-        inner = Frame(frame.event, frame.context, frame.steps, number, frame.index)
+        inner = frame.inner(number)
         last = one.blocks[2]
         try:
             failed = await self._attempt(one, inner, number)
@@ -430,7 +436,9 @@ class Interpreter:
             failed: dict[str, Any] = {"step": getattr(error, _AT, one.key), "message": said, "type": kind}
             found = await self._mark(one, frame, number, "wrote", context={"error": failed})
             failed = frame.context["error"] = found["context"]["error"]
-            await self._block(rescue, frame)
+            own = frame.inner(frame.block)
+            own.error = failed
+            await self._block(rescue, own)
             return failed
         return None
 

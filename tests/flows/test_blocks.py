@@ -1,4 +1,4 @@
-"""Compensations of blocks that run at the same time, and of long lists that runs of their own do."""
+"""Blocks that run at the same time: their compensations and rescues; and long lists that runs of their own do."""
 
 from typing import Any
 
@@ -48,6 +48,20 @@ async def test_a_rehearsal_of_blocks_beside_each_other_undoes_their_own_steps() 
     checked, faults = check_steps([step("both", "parallel", branches=BRANCHES), DONE])
     assert checked is not None, faults
     assert (await rehearse(checked, {})).undone == ["a"]
+
+
+@in_virtual_time
+async def test_a_rescue_sees_its_own_error_when_a_block_beside_it_fails_meanwhile() -> None:
+    def branch(name: str, seconds: float) -> Doc:
+        body = [step(f"{name}1", "delay", seconds=seconds), step(f"{name}2", "fail", message=name)]
+        rescue = [
+            step(f"{name}3", "delay", seconds=5),
+            step(f"{name}4", "set", values={name: "{{ context.error.message }}"}),
+        ]
+        return [step(name, "try", steps=body, catch=rescue)]
+
+    found = await ran([step("both", "parallel", branches=[branch("a", 1), branch("b", 2)]), DONE])
+    assert (found.run.context["a"], found.run.context["b"]) == ("a", "b")
 
 
 @pytest.mark.parametrize("after", ["in the list", "later"])
