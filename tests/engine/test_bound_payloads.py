@@ -364,6 +364,21 @@ async def test_a_run_whose_row_is_given_the_id_or_chain_of_another_is_not_taken_
                 await (await client.get(handle.id)).result(PATIENCE)
 
 
+async def test_a_signal_for_an_id_reaches_no_run_whose_row_was_given_that_id(url: str, forger: Forger) -> None:
+    """Also while that run is in the memory of its worker, and does not read its row."""
+    async with connect(url, codec=CODECS) as client, client.worker(workflows=[younger], heartbeat=0.1):
+        alice, bob = [await client.start(younger, card, id=card) for card in ("alice", "bob")]
+        for handle in (alice, bob):
+            await until_entries(handle, 1)
+        await forger.update("runs", alice.run_id, id="aside")
+        await forger.update("runs", bob.run_id, id="alice")
+        async with connect(url, codec=CODECS) as other:
+            await (await other.get("alice")).signal(go, "approved")
+        assert "belongs elsewhere" in await why_parked(bob, "PayloadDamaged")
+        with pytest.raises(PayloadDamaged, match="had the id 'bob'"):
+            await client.get("alice")
+
+
 async def test_a_child_whose_row_is_given_another_parent_answers_none(url: str, forger: Forger) -> None:
     async with connect(url, codec=CODECS) as client, client.worker(workflows=[elder]):
         parents = [await client.start(elder, card) for card in ("alice", "bob")]

@@ -175,6 +175,9 @@ class OldPayloads(Payloads):
         return found if found is None else OLD_MARK + found.removeprefix(MARK)
 
 
+SENT = (MessageKind.SIGNAL, MessageKind.UPDATE)
+
+
 class OldCoding(RecordCodec):
     """As the second version wrote them. It reads what it writes: its keys are with the word `old`."""
 
@@ -189,6 +192,10 @@ class OldCoding(RecordCodec):
 
     def start_of(self, run: Fact, start: str) -> str:
         return self.payloads.encode(start, self.payloads.bound(run.run_id, "start", run.name))
+
+    def message(self, run: Fact, message: Message) -> Message:
+        bound = self.payloads.bound(run.chain_id, message.kind.value, message.name, message.message_id)
+        return replace(message, body=self.payloads.encode(message.body, bound)) if message.kind in SENT else message
 
 
 class OlderCoding(RecordCodec):
@@ -221,10 +228,10 @@ class OlderCoding(RecordCodec):
 
 async def old_send(self: CodedStore, run_id: RunId, message: Message, act: Act | None = None) -> bool:
     known = self._facts
-    if message.kind in (MessageKind.SIGNAL, MessageKind.UPDATE):
+    if message.kind in SENT:
         message = self.coding.message_to_id((await known.of(run_id)).id, message)
     else:
-        message = self.coding.message(run_id, message)
+        message = self.coding.message(await known.of(run_id), message)
     return await self.inner.send(run_id, message, **({} if act is None else {"act": act}))
 
 

@@ -90,7 +90,7 @@ CASES = [
     Case(Run(**RUN_ROW | {"state": RunState.FAILED, "reason": SECRET, "memo": SECRET}), coded_run, CODEC.plain_run),
     Case(
         Message(message_id="1", kind=MessageKind.SIGNAL, name="n", body=SECRET),
-        lambda one: CODEC.message(RUN, one),
+        lambda one: CODEC.message(FACT, one),
         lambda one: CODEC.plain_message(READER, one),
     ),
     Case(

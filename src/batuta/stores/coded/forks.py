@@ -42,7 +42,7 @@ class Forks:
             entries=[coding.entry(made, entry) for entry in (*kept, *fork.entries)],
             close=None if fork.close is None else await self._close(fork.source, fork.close),
             again=again,
-            messages=[coding.message(chain_id, message) for message in (*messages, *fork.messages)],
+            messages=[coding.message(made, message) for message in (*messages, *fork.messages)],
             attempts=[coding.attempt(new_id, attempt) for attempt in fork.attempts],
             outputs=[coding.output(new_id, None, output) for output in fork.outputs],
             memo=await self._memo(fork, chain_id),

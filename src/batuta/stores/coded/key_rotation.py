@@ -217,7 +217,7 @@ class _Rotation:
         plain = await self._plaintext_checks.message(reader, message)
         if reader.fact is not None:
             return replace(plain, body=self._coding.start_of(reader.fact, plain.body))
-        return self._coding.message(run.chain_id, plain)
+        return self._coding.message(fact_of(run), plain)
 
     def _recoded_output(self, run: Run, output: Output) -> Output:
         plain = self._coding.read_output(run.run_id, run.chain_id, output)

@@ -5,8 +5,9 @@ places. An entry is the only one that is not walked: its checksum goes with its 
 
 Entries, starts, attempts, published values, reasons and dead letters are bound to their run; entries and starts also to
 what its row says that it is (`Fact.identity`). Memos, answers to updates, and signals and updates whose receiver is
-known, are bound to the chain; other signals and updates to the id that they go to. Answers from outside and from
-children are bound to the run that asked. A reader uses the run that it reads for, never what the row says about itself.
+known, are bound to the chain, the messages also to its id; other signals and updates to the id that they go to. Answers
+from outside and from children are bound to the run that asked. A reader uses the run that it reads for, never what the
+row says about itself.
 `docs/operating/payload-security.md` has the table. Earlier versions bound some of them to less: `_OLD` places.
 """
 
@@ -29,6 +30,7 @@ from batuta.journal.failures import Failure
 from batuta.journal.flows.records import EventRow, FlowRow
 from batuta.journal.kinds import CLOSING_ENTRIES
 from batuta.journal.records import (
+    ANSWERS,
     Attempt,
     Message,
     MessageKind,
@@ -117,16 +119,16 @@ class RecordCodec:
             self.new_run(new), start=self._encode(new.start, _compensation_place(new.run_id, new.parent_run_id))
         )
 
-    def message(self, chain_id: RunId, message: Message) -> Message:
-        """One to a chain."""
-        return self._message(chain_id, message)
+    def message(self, run: Fact, message: Message) -> Message:
+        """One to the chain of a run."""
+        return self._message(_place_in_chain(run.chain_id, run.id, message), message)
 
     def message_to_id(self, id: str, message: Message) -> Message:
         """A message to the chain that has the id at delivery."""
-        return self._message(_to_id(id), message)
+        return self._message(_place_of(_to_id(id), message), message)
 
-    def _message(self, to: RunId | str, message: Message) -> Message:
-        return message if message.kind in BARE else _each(self._encode, _only(_place_of(to, message)), message)
+    def _message(self, place: Place, message: Message) -> Message:
+        return message if message.kind in BARE else _each(self._encode, _only(place), message)
 
     def move(self, run_id: RunId, parent: RunId | None, move: Move) -> Move:
         """`parent`: who is told the outcome, if it is a payload."""
@@ -347,7 +349,8 @@ class RecordCodec:
             return payloads.decode(body, payloads.bound(*place), place)
         by_id, debounced = (_to_id(reader.id), *place[1:]), ("debounced", *place[1:])
         try:
-            return payloads.decode(body, payloads.bound(*place), by_id, debounced)
+            ours = _place_in_chain(reader.chain_id, reader.id, message)
+            return payloads.decode(body, payloads.bound(*ours), place, by_id, debounced)
         except PayloadDamaged:
             try:
                 return payloads.decode(body, payloads.bound(*by_id))
@@ -403,6 +406,12 @@ def _place_of(to: RunId | str, message: Message) -> Place:
     if message.kind in (MessageKind.CHILD, MessageKind.ACTIVITY):
         return message.name, message.kind.value, message.message_id
     return to, message.kind.value, message.name, message.message_id
+
+
+def _place_in_chain(chain_id: RunId, id: str, message: Message) -> Place:
+    """The sender names a run by its id: the row that has it may be another one's."""
+    place = _place_of(chain_id, message)
+    return place if message.kind in ANSWERS else (*place, id)
 
 
 def _start_place(run: Fact) -> Place:

@@ -76,6 +76,12 @@ class Facts:
             self.keep(found := fact_of(run))
         return found if _is_of(run, found) else fact_of(run)
 
+    def refuse_renamed(self, run: Run) -> None:
+        """Raises PayloadDamaged where the row of a run has another id than before."""
+        found = self._known.get(run.run_id.int)
+        if found is not None and found.id != run.id:
+            raise PayloadDamaged(f"run {run.run_id} had the id {found.id!r}, and its row says {run.id!r}")
+
     def known(self, run_id: RunId) -> Fact | None:
         """Remembered facts about a run."""
         return self._known.get(run_id.int)

@@ -42,7 +42,6 @@ from batuta.journal.records import (
     Change,
     Claim,
     Message,
-    MessageKind,
     NewRun,
     Output,
     Page,
@@ -91,7 +90,6 @@ _TRIES = 10
 """Of an event whose debounced starts others change at the same time."""
 _SLICE = 500
 """Entries that are decoded at once."""
-_BY_CHAIN = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
 
 
 def coded(store: Store, codecs: Sequence[PayloadCodec]) -> Store:
@@ -162,8 +160,9 @@ class CodedStore(PartnerVerbs):
     async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
         if message.kind not in BARE:
             await self.guard.check()
-        chain_id = (await self._facts.of(run_id)).chain_id if message.kind in _BY_CHAIN else run_id
-        return await self.inner.send(run_id, self.coding.message(chain_id, message), **_acting(act))
+        if message.kind not in BARE:
+            message = self.coding.message(await self._facts.of(run_id), message)
+        return await self.inner.send(run_id, message, **_acting(act))
 
     # -- runs are worked on
 
@@ -382,7 +381,9 @@ class CodedStore(PartnerVerbs):
     # -- reading
 
     async def get(self, id: str) -> Run:
-        return self._plain(await self.inner.get(id))
+        run = await self.inner.get(id)
+        self._facts.refuse_renamed(run)
+        return self._plain(run)
 
     async def get_run(self, run_id: RunId) -> Run:
         return self._plain(await self.inner.get_run(run_id))
