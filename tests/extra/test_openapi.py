@@ -65,7 +65,8 @@ async def test_no_answer_is_outside_of_the_description(
     key = await furnish(url, scope)
     served = request.getfixturevalue("served")
     config = tmp_path / "schemathesis.toml"
-    config.write_text('[parameters]\n"path.id" = "a"\n"path.name" = "a"\n' if known_ids else "")
+    ids = '"path.id" = "a"\n"path.name" = "a"\n' if known_ids else ""
+    config.write_text(f'[parameters]\n"query.namespace" = "default"\n{ids}')  # other ones would only be refused
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", f"{served}/openapi.json"]
     command += ["--checks", CHECKS, "--max-examples", "10", "--seed", "7", "--generation-deterministic"]
     command += ["--phases", "examples,coverage,fuzzing", "--generation-with-security-parameters", "false"]
