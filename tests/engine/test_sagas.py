@@ -347,6 +347,32 @@ async def test_a_run_that_times_out_starts_its_compensations(arena: Arena) -> No
         assert [one.name for one in children] == ["batuta.compensate"]
 
 
+async def test_compensations_come_to_a_worker_that_has_their_activities(arena: Arena) -> None:
+    """Though workers of other code are there, which look first."""
+    partner = Partner()
+    do, undo, _ = partner.activities()
+
+    @activity
+    async def other() -> None: ...
+
+    @workflow(name="fails")
+    async def fails() -> None:
+        async with saga():
+            await do(1)
+            raise NonRetryable("no")
+
+    client = await arena.client()
+    for _ in range(2):
+        await arena.worker(client, other)
+    await arena.worker(client, fails, do, undo)
+    runs = [await client.start(fails) for _ in range(3)]
+    async with asyncio.timeout(60):
+        for run in runs:
+            with pytest.raises(RunFailed, match="undone: undo"):
+                await run.result()
+    assert partner.is_balanced
+
+
 # -- kills
 
 

@@ -69,7 +69,7 @@ _DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, En
 _STARTED, _TIMER_FIRED = EntryKind.STARTED, EntryKind.TIMER_FIRED
 _ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
 
-_LACK_SECONDS = 5
+_SHORTEST_LACK, _LONGEST_LACK = SECOND // 5, 5 * SECOND
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
 _FAILS = {_DONE: _FAILED, EntryKind.CHILD_DONE: EntryKind.CHILD_FAILED}
 _READABLE = (MessageKind.SIGNAL, MessageKind.UPDATE, MessageKind.CANCEL)
@@ -405,10 +405,10 @@ class OwnedRun(WaitingRun):
         if machine.related is not None and machine.related.routed:
             when = self._next_wake()
         if self.lacking and not self.calls and self.head == self.durable:
-            lacks = [why for seq, why in self.lacking.items() if seq in machine.activities]
+            lacks = [seq for seq in self.lacking if seq in machine.activities]
             if lacks:
-                later = self.now() + _LACK_SECONDS * SECOND
-                self.evict_until(later if when is None else min(when, later), lacks[0])
+                later = self._handed_back_until(max(machine.activities[seq].issued_at for seq in lacks))
+                self.evict_until(later if when is None else min(when, later), self.lacking[lacks[0]])
                 return
         if not machine.activities and not self.calls:
             now, keep = self.now(), int(self._host.settings.keep_in_memory * SECOND)
@@ -422,6 +422,12 @@ class OwnedRun(WaitingRun):
             return
         if when is not None:
             self._arm(when)
+
+    def _handed_back_until(self, since: int) -> int:
+        """A lacking activity has waited since then: as long again, so that the other workers are soon asked, and asked
+        less often when none has it."""
+        now = self.now()
+        return now + min(_LONGEST_LACK, max(_SHORTEST_LACK, now - since))
 
     def wake(self, now: int) -> None:
         """A timer or the deadline may be due. `now`: the database's time."""

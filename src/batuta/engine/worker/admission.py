@@ -8,7 +8,9 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from batuta.authoring.definitions import ExecutionMode, Workflow
+from batuta.authoring.history.compensations import COMPENSATE
 from batuta.engine.machine.routing import RoutedCall
+from batuta.engine.machine.sagas import CompensationWorkflow
 from batuta.engine.run.owned_run import OwnedRun
 from batuta.journal.records import RunKind, StoredRun, WorkerInfo
 from batuta.settings import Settings
@@ -53,6 +55,8 @@ class Admission:
         self.keyed = False
         """Whether the last claim brought runs with flow keys."""
         self._info = info
+        self._declined = 0
+        """So many compensations are left to other workers."""
         self._has_calls = bool(calls)
         self.limited = self.picky = bool(limits)
         """`limited`: a queue has a limit for this worker, so not only calls but workflow runs, too, must `enter` and
@@ -120,11 +124,25 @@ class Admission:
         self._avoided[queue] = now + _AVOID_SECONDS
         self.picky = True
 
+    def decline(self, run: OwnedRun, *, over: bool = False) -> bool:
+        """Claim no compensations until this is `over`, if this run is one: every worker has their workflow, and this
+        one lacks an activity that they call. The others are to have their turn."""
+        if not isinstance(run.workflow, CompensationWorkflow):
+            return False
+        self._declined += -1 if over else 1
+        return True
+
     # -- no more calls than can begin soon: jobs, and activities from elsewhere
 
     def appetite(self, runs: Iterable[OwnedRun]) -> tuple[WorkerInfo, int | None]:
         """The next claim: the worker with only the code that has room, and how many runs at most. None: as many as fit.
         0: claim nothing until a run leaves."""
+        info, most = self._with_room(runs)
+        if self._declined:
+            info = replace(info, code={name: mark for name, mark in info.code.items() if name != COMPENSATE})
+        return info, most
+
+    def _with_room(self, runs: Iterable[OwnedRun]) -> tuple[WorkerInfo, int | None]:
         if not self._has_calls:
             return self._info, None
         if self.keyed or any(pool.calls > pool.places for pool in self._pools.values()):

@@ -112,7 +112,7 @@ class UnitOfWork:
             run.wake_at = now if move.wake_at is None else move.wake_at
         elif move.fingerprint and move.fingerprint not in run.failed_code:
             run.failed_code.append(move.fingerprint)
-        self.hint.due = self.hint.due or (run.wake_at is not None and run.wake_at <= now)
+        self.hint.due = self.hint.due or run.wake_at is not None  # later, too: no hint comes when it is due
 
     def close_from_outside(self, row: Row, entry: Entry, state: RunState, reason: str, *, quiet: bool = False) -> None:
         """`quiet`: another run replaces it, and its parent is not notified."""
