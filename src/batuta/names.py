@@ -12,6 +12,7 @@ LONGEST_REASON = 4_096
 """Most bytes of a reason or note: the run's row and the audit log hold it."""
 LONGEST_ID = 500
 _LONGEST_NAME = 200
+_MOST = 1e12
 _shown = Repr()
 _shown.maxstring = _shown.maxother = 100
 
@@ -50,6 +51,14 @@ def check_length(text: str, what: str, most: int = LONGEST_REASON) -> None:
     size = len(text.encode("utf-8", "backslashreplace"))
     if size > most:
         raise TooLarge(what, size, most, "shorten it", "bytes")
+
+
+def check_number(name: str, value: object, least: float, *, whole: bool = False) -> None:
+    """Check a number of an option: of seconds, bytes or other things. Raises InvalidInput."""
+    kinds = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < _MOST:
+        words = "a whole number" if whole else "a number"
+        raise InvalidInput(f"{name}={quoted(value)} must be {words} of at least {least:g}, and below {_MOST:g}")
 
 
 def check_filter(name: str, value: object) -> str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import math
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -141,10 +142,27 @@ async def test_a_value_without_json_is_refused_and_nothing_is_written(cache: Cac
     assert await backend.lock("a:b:1", "x", 60), "no lock is left behind"
 
 
-@pytest.mark.parametrize("options", [{"lifetime": 0}, {"lifetime": -1}, {"stale": -1}, {"early": -1}, {"load_time": 0}])
-def test_lifetimes_that_cannot_be_are_refused(options: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lifetime": 0},
+        {"lifetime": -1},
+        {"lifetime": 1e18},
+        {"lifetime": "5"},
+        {"stale": -1},
+        {"early": -1},
+        {"load_time": 0},
+    ],
+)
+def test_lifetimes_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):
         accounts(Cache(MemoryCache()), **options)
+
+
+@pytest.mark.parametrize("lifetime", [0, math.inf, math.nan, "5", None])
+def test_a_set_that_would_stay_for_ever_or_never_is_refused(lifetime: Any) -> None:
+    with pytest.raises(InvalidInput, match="lifetime"):
+        MemberSet(Cache(MemoryCache()), "a:b:{id}", lifetime=lifetime)
 
 
 async def test_a_set_of_members_is_kept_by_entity(cache: Cache) -> None:

@@ -1,5 +1,6 @@
 """A cache whose Redis is away, slow, flushed, read-only or failing over: everything goes on, only slower."""
 
+import math
 import subprocess
 import sys
 from collections import Counter
@@ -271,11 +272,39 @@ async def test_an_address_that_names_no_redis_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"pool_size": 0}, {"min_idle": 200}, {"retries": -1}, {"dial_timeout": 0}, {"read_timeout": -1}]
+    "options",
+    [
+        {"pool_size": 0},
+        {"pool_size": "5"},
+        {"min_idle": 200},
+        {"retries": -1},
+        {"retries": 1.5},
+        {"dial_timeout": 0},
+        {"read_timeout": -1},
+        {"read_timeout": math.nan},
+        {"pool_timeout": math.inf},
+    ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):
         RedisOptions(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": "1"},
+        {"timeout": 0},
+        {"timeout": math.nan},
+        {"failures": 0},
+        {"failures": "5"},
+        {"retry_after": -1},
+        {"retry_after": math.inf},
+    ],
+)
+def test_options_of_a_cache_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(options))):
+        Cache(MemoryCache(), **options)
 
 
 async def test_the_password_comes_from_the_environment_and_is_shown_nowhere(

@@ -127,3 +127,5 @@ def test_limits_that_cannot_be_are_refused() -> None:
     for name in ("total", "connect", "read", "response_bytes", "redirects", "connections"):
         with pytest.raises(InvalidInput, match=name):
             HttpLimits(**{name: -1})
+        with pytest.raises(InvalidInput, match=name):
+            HttpLimits(**{name: "1"})  # type: ignore[arg-type]

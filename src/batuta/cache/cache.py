@@ -15,7 +15,8 @@ from batuta.cache.breaker import LocalBreaker
 from batuta.cache.uses import EntityUse, Uses, uses_of
 from batuta.clock import Clock, SystemClock
 from batuta.durations import Duration, in_seconds
-from batuta.errors import BatutaError, InvalidInput
+from batuta.errors import BatutaError
+from batuta.names import check_number
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -53,12 +54,13 @@ class Cache:
         clock: Clock | None = None,
         tell_every: Duration | None = None,
     ) -> None:
-        self._timeout = in_seconds(timeout)
-        if not self._timeout > 0:
-            raise InvalidInput(f"timeout={timeout!r} must be more than 0")
+        self._timeout, pause = in_seconds(timeout), in_seconds(retry_after)
+        check_number("timeout", self._timeout, 0.001)
+        check_number("failures", failures, 1, whole=True)
+        check_number("retry_after", pause, 0)
         self._backend = backend
         self._clock = clock or SystemClock()
-        self._breaker = LocalBreaker(failures, in_seconds(retry_after), self._clock)
+        self._breaker = LocalBreaker(failures, pause, self._clock)
         self._observer = observer
         self._stale: dict[str, float] = {}
         """Keys that may hold an old value, because their deletion failed, until when."""

@@ -13,9 +13,9 @@ from batuta.cache.cache import Cache
 from batuta.cache.keys import KeyPattern
 from batuta.cache.values import ABSENT, pack, unpack
 from batuta.durations import Duration, in_seconds
-from batuta.errors import BatutaError, InvalidInput
+from batuta.errors import BatutaError
 from batuta.ids import jitter, new_message_id
-from batuta.names import check_text
+from batuta.names import check_number, check_text
 from batuta.serde import decoder_for
 
 T = TypeVar("T")
@@ -80,8 +80,7 @@ class Entity(Generic[T]):
             ("load_time", self._load_time, 0.001),
             ("early", early, 0),
         ):
-            if not (isinstance(number, int | float) and least <= number < math.inf):
-                raise InvalidInput(f"{what}={number!r} of {pattern!r} must be a number of at least {least}")
+            check_number(f"{pattern!r}: {what}", number, least)
         self._average_load = 0.0
         self._loading: dict[str, asyncio.Task[T | None]] = {}
 
@@ -277,8 +276,7 @@ class MemberSet:
 
     def __init__(self, cache: Cache, pattern: str, *, lifetime: Duration) -> None:
         self._cache, self._keys, self._lifetime = cache, KeyPattern(pattern), in_seconds(lifetime)
-        if not self._lifetime > 0:
-            raise InvalidInput(f"lifetime={lifetime!r} of {pattern!r} must be more than 0")
+        check_number(f"{pattern!r}: lifetime", self._lifetime, 0.001)
         self.name = ":".join(part for part in pattern.split(":") if not part.startswith("{"))
 
     async def add(self, *members: str, **identifiers: object) -> None:

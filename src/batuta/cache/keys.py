@@ -26,7 +26,7 @@ class KeyPattern:
     __slots__ = ("_names", "_template", "fields", "pattern")
 
     def __init__(self, pattern: str) -> None:
-        parts = pattern.split(":")
+        parts = check_text(pattern, "cache key pattern").split(":")
         if len(parts) < 2 or _WORD.match(parts[0]) is None:
             raise InvalidInput(
                 f"cache key pattern {pattern!r} must be `namespace:entity:...`, such as 'dict:entry:id:{{entry_id}}'"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from batuta.cache.backend import CacheInfo
 from batuta.cache.keys import lock_key
 from batuta.clock import Clock, SystemClock
+from batuta.names import check_number
 
 _OVERHEAD = 100  # bytes of Python's own for a key and a value, roughly
 
@@ -17,6 +18,7 @@ class MemoryCache:
 
     def __init__(self, *, max_bytes: int = 64 * 1024 * 1024, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        check_number("max_bytes", max_bytes, 1, whole=True)
         self._max_bytes = max_bytes
         self._found: OrderedDict[str, tuple[bytes | int | set[str], float]] = OrderedDict()
         self._bytes = 0

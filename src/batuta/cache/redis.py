@@ -17,6 +17,7 @@ from batuta.cache.backend import CacheInfo
 from batuta.cache.keys import lock_key
 from batuta.durations import fields_in_seconds
 from batuta.errors import InvalidInput, InvalidURL, MissingExtra
+from batuta.names import check_number
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -64,11 +65,12 @@ class RedisOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         fields_in_seconds(self, "dial_timeout", "read_timeout", "pool_timeout")
-        for name in ("pool_size", "dial_timeout", "read_timeout", "pool_timeout"):
-            if getattr(self, name) <= 0:
-                raise InvalidInput(f"{name}={getattr(self, name)!r} must be more than 0")
-        if not 0 <= self.min_idle <= self.pool_size or self.retries < 0:
-            raise InvalidInput(f"min_idle={self.min_idle} must be 0 to pool_size, retries={self.retries} 0 or more")
+        for name in ("dial_timeout", "read_timeout", "pool_timeout"):
+            check_number(name, getattr(self, name), 0.001)
+        for name, least in (("pool_size", 1), ("min_idle", 0), ("retries", 0)):
+            check_number(name, getattr(self, name), least, whole=True)
+        if self.min_idle > self.pool_size:
+            raise InvalidInput(f"min_idle={self.min_idle} must be at most pool_size={self.pool_size}")
 
 
 class RedisCache:

@@ -22,6 +22,7 @@ from batuta.errors import (
     PartnerUnreachable,
     ResponseTooLarge,
 )
+from batuta.names import check_number
 from batuta.webhooks.addresses import AddressPolicy
 from batuta.webhooks.urls import Target, parse_target
 
@@ -52,9 +53,10 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         fields_in_seconds(self, "total", "connect", "read")
-        for name in self.__struct_fields__:
-            if not getattr(self, name) >= (0 if name == "redirects" else 0.001):
-                raise InvalidInput(f"{name}={getattr(self, name)!r} of HttpLimits must be more than 0")
+        for name in ("total", "connect", "read"):
+            check_number(f"HttpLimits: {name}", getattr(self, name), 0.001)
+        for name in ("response_bytes", "request_bytes", "redirects", "connections"):
+            check_number(f"HttpLimits: {name}", getattr(self, name), 0 if name == "redirects" else 1, whole=True)
 
 
 class HttpResponse(Struct, frozen=True):
