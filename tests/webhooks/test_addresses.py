@@ -129,6 +129,7 @@ async def test_redirects_are_not_followed_unless_allowed_and_each_target_is_chec
         assert (await client.request("GET", f"{here}/to/http://10.0.0.1/")).status == 302
     async with SafeHttpClient(policy, HttpLimits(redirects=2)) as client:
         assert (await client.request("GET", f"{here}/to//done")).status == 200
+        assert (await client.request("GET", f"{here}/to//done%23part")).status == 200
         for place in ("http://169.254.169.254/latest", "http://localhost:1/", f"http://[::1]:{receiver}/"):
             with pytest.raises(AddressRefused):
                 await client.request("GET", f"{here}/to/{place}")

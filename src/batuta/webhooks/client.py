@@ -167,8 +167,9 @@ class SafeHttpClient:
 
 
 def _joined(target: Target, place: str) -> str:
+    """Where a redirect leads to. Its fragment is for browsers."""
     try:
-        return urljoin(str(target), place)
+        return urljoin(str(target), place).partition("#")[0]
     except ValueError as error:
         raise InvalidURL(f"{target.authority} redirects to an address that is not a URL: {error}") from None
 
