@@ -57,6 +57,11 @@ async def test_a_counter_ends_its_lifetime_after_the_first_addition(backend: Cac
     await until(begins_anew)
 
 
+async def test_what_is_given_back_to_a_counter_that_has_ended_makes_no_room_in_the_next(backend: CacheBackend) -> None:
+    assert await backend.count("a:late", -1, 60) == 0
+    assert [await backend.count("a:late", amount, 60) for amount in (1, 1, -1)] == [1, 2, 1]
+
+
 async def test_a_set_has_members_and_a_lifetime(backend: CacheBackend) -> None:
     await backend.add_members("s:x", ["a", "b"], 60)
     await backend.add_members("s:x", ["c"], 60)

@@ -59,7 +59,8 @@ class CacheBackend(Protocol):
         ...
 
     async def count(self, key: str, amount: int, lifetime: float) -> int:
-        """Add to a counter, which ends `lifetime` after its first addition, and return it. One atomic operation."""
+        """Add to a counter, which ends `lifetime` after its first addition, and return it. One atomic operation.
+        What is given back after its end is not subtracted from the next one."""
         ...
 
     async def add_members(self, key: str, members: Iterable[str], lifetime: float) -> None:

@@ -70,6 +70,8 @@ class MemoryCache:
 
     async def count(self, key: str, amount: int, lifetime: float) -> int:
         found = self._look(key)
+        if found is None and amount < 0:
+            return 0
         now = self._clock.monotonic()
         before, end = found if found is not None else (0, now + lifetime)
         number = amount + (before if isinstance(before, int) else 0)

@@ -35,8 +35,9 @@ _PUT_LOADED: Final = (
 )
 _UNLOCK: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 _LOOK: Final = "return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])}"
-# A counter without a lifetime, left by another program, gets one as well.
+# A counter without a lifetime, left by another program, gets one as well. None begins below 0.
 _COUNT: Final = (
+    "if tonumber(ARGV[1]) < 0 and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end "
     "local n = redis.call('INCRBY', KEYS[1], ARGV[1]) "
     "if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return n"
 )
