@@ -319,3 +319,12 @@ async def test_keys_of_flows_whose_names_and_keys_read_alike_are_their_own(sqlit
             await api.event({"flow": "mail", "key": "bulk:42"})
             await api.event({"flow": "mail:bulk", "key": "42"})
             assert len(await runs(api, 2)) == 2
+
+
+@pytest.mark.parametrize("trigger", [{"concurrency": {"overlap": "skip"}}, {"debounce": {"wait": 1}}])
+async def test_a_key_that_a_database_cannot_hold_keeps_no_event_away(url: str, trigger: dict[str, Any]) -> None:
+    keyed = {name: {"key": "{{ event.payload.k }}"} | config for name, config in trigger.items()}
+    async with orkestr(url, working=False) as api:
+        await api.published(SPRINT | {"trigger": keyed, "steps": [CHECK, DONE]})
+        first, second = [await api.run_of(await api.event({"k": key})) for key in ("a\0", "b\0")]
+    assert first != second

@@ -18,7 +18,7 @@ from batuta.flows.program import seconds_of
 from batuta.flows.rows import document_of
 from batuta.journal.entries import FLOW_HEADER
 from batuta.journal.flows.records import FlowRow
-from batuta.names import LONGEST_ID, joined, shortened
+from batuta.names import LONGEST_ID, joined, readable, shortened
 
 _LONGEST_KEY = 200
 _ANY = 2**31 - 1
@@ -123,8 +123,8 @@ def _scope(event: Event) -> dict[str, Any]:
 
 
 def _key(value: Value, event: Event) -> str:
-    """The key of an event; empty when it has none."""
+    """The key of an event, as every store can keep it; empty when it has none."""
     try:
-        return as_text(value(_scope(event)))
+        return readable(as_text(value(_scope(event))))
     except BatutaError:
         return ""
