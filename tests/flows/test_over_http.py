@@ -333,6 +333,7 @@ async def test_the_log_of_a_retried_run_is_that_of_all_its_tries(api: Orkestr) -
         for status in ("FAILED", "COMPLETED"):
             await api.post(f"/api/runs/{told[0]['id']}/retry")
             told.append(await api.ended(told[0]["id"], status))
+    assert len({one["created_at"] for one in told}) == 1
     for before, after in itertools.pairwise(told):
         for name in ("logs", "audit"):
             assert after[name][: len(before[name])] == before[name]

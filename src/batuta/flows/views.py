@@ -183,7 +183,8 @@ def told_in_order(tries: Sequence[FlowRun]) -> FlowRun:
     for number, one in enumerate(tries):
         _tell(logs, one.logs, view.run.id, number)
         _tell(audit, one.audit, view.run.id, number)
-    return msgspec.structs.replace(view, logs=logs[-MOST:], audit=audit[-MOST:])
+    run = msgspec.structs.replace(view.run, created_at=tries[0].run.created_at)
+    return msgspec.structs.replace(view, run=run, logs=logs[-MOST:], audit=audit[-MOST:])
 
 
 def _tell(told: list[_Dated], more: Sequence[_Dated], run_id: str, number: int) -> None:
