@@ -170,7 +170,8 @@ async def dry_run(call: Call) -> Rehearsal:
     if document is None:
         raise refusing(InvalidFlow(faults))
     # In a thread: one that takes long must not hold up other requests.
-    return await asyncio.to_thread(asyncio.run, rehearse(document.steps, body.payload, body.doubles))
+    steps = document.steps
+    return await asyncio.to_thread(lambda: asyncio.run(rehearse(steps, body.payload, body.doubles)))
 
 
 async def show_schema(_: Call) -> FlowSchema:
