@@ -213,6 +213,8 @@ def test_letters_of_other_languages_stay_in_the_type_of_an_event() -> None:
     assert normalised_type("CobrançaVencida") == normalised_type("cobranc\u0327a vencida") == "cobrança_vencida"
     assert normalised_type("ação") != normalised_type("aço")
     assert normalised_type("ÉtatÉmis") == "état_émis"
+    assert normalised_type("XMLHttpRequest") == normalised_type("xmlHTTPRequest") == "xml_http_request"
+    assert normalised_type("URLChanged") == normalised_type("URL_CHANGED") == normalised_type("url changed")
 
 
 def test_values_that_are_equal_are_waited_for_alike() -> None:

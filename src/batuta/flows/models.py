@@ -31,7 +31,9 @@ VERSION_TAG: Final = "flow.version"
 """The tags of a flow's run, by which it is found."""
 _SPACE: Final = UUID("6f2c1c0e-5f0b-5c8e-9a55-0f3c6d3b7a21")
 """The namespace of the UUIDs that are derived here. It must never change."""
-_BETWEEN = re.compile(r"(?<=[^\W_A-ZÀ-ÖØ-Þ])(?=[A-ZÀ-ÖØ-Þ])|[\W_]+")
+_LARGE = "A-ZÀ-ÖØ-Þ"
+_BETWEEN = re.compile(rf"(?<=[^\W_{_LARGE}])(?=[{_LARGE}])|(?<=[{_LARGE}])(?=[{_LARGE}][^\W\d_{_LARGE}])|[\W_]+")
+"""Words of a type: `invoiceOverdue`, `URLChanged`, `invoice-overdue`."""
 
 
 class RunStatus(StrEnum):
