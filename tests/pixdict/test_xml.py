@@ -13,6 +13,7 @@ from pixdict.dict.messages import (
     CheckKeysRequest,
     CheckKeysResponse,
     CreateEntryRequest,
+    GetPolicyResponse,
     ListClaimsResponse,
     ListPoliciesResponse,
     Policy,
@@ -86,6 +87,16 @@ def test_a_client_lives_with_new_elements_and_comments_and_a_directory_does_not(
         xml.from_bytes(CheckKeysRequest, written.replace(b"<Keys>", b"<?php ?><Keys>"), strict=True)
     with pytest.raises(xml.InvalidXml, match="unknown element in CheckKeysRequest/Keys"):
         xml.from_bytes(CheckKeysRequest, written.replace(b"<Key>", b"<X/><Key>"), strict=True)
+
+
+def test_blanks_around_a_text_are_part_of_it_and_around_a_number_or_time_are_not() -> None:
+    asked = xml.to_bytes(CheckKeysRequest(keys=[" a@b\n"]))
+    assert xml.from_bytes(CheckKeysRequest, asked).keys == [" a@b\n"]
+    policy = Policy(name="A ", available_tokens=-1, capacity=2, refill_tokens=3, refill_period_sec=4)
+    moment = datetime(2026, 11, 18, 12, tzinfo=UTC)
+    answer = GetPolicyResponse(category="A", policy=policy, response_time=moment, correlation_id="a" * 32)
+    spaced = xml.to_bytes(answer).replace(b">-1<", b"> -1\n<").replace(b">2026", b">\n2026")
+    assert xml.from_bytes(GetPolicyResponse, spaced) == answer
 
 
 LAUGHS = (

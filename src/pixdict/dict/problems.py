@@ -32,7 +32,7 @@ class Problem(Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def name(self) -> str:
         """The last part of `type`: what to compare."""
-        return self.type.rstrip("/").rpartition("/")[2]
+        return self.type.strip().rstrip("/").rpartition("/")[2]
 
 
 class RetryClass(StrEnum):

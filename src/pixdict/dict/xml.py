@@ -167,16 +167,19 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _reader(kind: Any) -> Callable[[str], Any]:
-    return {int: _int, bool: _bool}.get(kind, str)
+    """Space around a text belongs to it, as in the name that a CID is made of; around a number or time it does not."""
+    readers: dict[Any, Callable[[str], Any]] = {int: _int, bool: _bool, str: str}
+    return readers.get(kind, str.strip)
 
 
 def _int(text: str) -> int | str:
+    text = text.strip()
     digits = text[1:] if text[:1] in ("-", "+") else text
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text
 
 
 def _bool(text: str) -> bool | str:
-    return {"true": True, "1": True, "false": False, "0": False}.get(text, text)
+    return {"true": True, "1": True, "false": False, "0": False}.get(text.strip(), text)
 
 
 def _read(element: Element, plan: _Plan, strict: bool, where: str) -> dict[str, Any]:
@@ -219,8 +222,8 @@ def _text(element: Element, where: str) -> str:
     if len(element):
         if any(not isinstance(child, etree._Comment) for child in element):
             raise InvalidXml(f"expected text in {where}")
-        return "".join([element.text or "", *(child.tail or "" for child in element)]).strip()
-    return (element.text or "").strip()
+        return "".join([element.text or "", *(child.tail or "" for child in element)])
+    return element.text or ""
 
 
 def _write(element: Element, message: Struct, plan: _Plan) -> None:
