@@ -37,6 +37,8 @@ log = logging.getLogger("pixdict.bridge")
 
 BREAKER = "bacen"
 _LONGEST_WAIT = 30.0
+_NO_READING = 10.0
+"""Seconds after a 429 in which the policies are not read: its bucket fills up within a minute."""
 
 _DOUBTS = 10_000
 """Requests of unknown outcome that are remembered."""
@@ -78,6 +80,8 @@ class Calls:
             on_refusal="fail",
         )
         self._reading: asyncio.Task[ListPoliciesResponse] | None = None
+        self._no_reading_until = 0.0
+        """By the monotonic clock: when the policies may be read again after a 429, while nothing is known."""
         self._doubts: OrderedDict[tuple[str, str], Doubt] = OrderedDict()
         """Of requests that failed and may have had their effect, by their id and digest."""
 
@@ -174,7 +178,10 @@ class Calls:
         except DirectoryRefused as error:
             if error.status == 429:
                 error.retry_after = error.retry_after or ceil(self.balances.wait(charges_of(request)))
-                self._read_policies()
+                if request.operation.name == "listPolicies":
+                    self._no_reading_until = self._clock.monotonic() + _NO_READING
+                else:
+                    self._read_policies()
             raise
         except DirectoryUnreachable as error:
             if seconds < self._settings.timeout and self._left(until) <= 0:
@@ -186,7 +193,11 @@ class Calls:
 
     async def _know_balances(self, request: DirectoryRequest, until: float) -> None:
         """Before the first call: what would be 429 can only be told when the balances are known."""
-        if self.balances.synchronised or request.operation.name == "listPolicies":
+        if self.balances.synchronised:
+            return
+        if (left := self._no_reading_until - self._clock.monotonic()) > 0:
+            raise DirectoryRefused("RateLimited", "no tokens were left to read the policies", retry_after=ceil(left))
+        if request.operation.name == "listPolicies":
             return
         reading = self._read_policies()
         try:

@@ -11,13 +11,15 @@ from msgspec.structs import replace
 
 from batuta import connect
 from batuta.cache import Entity, open_cache
+from batuta.clock import ManualClock
 from batuta.errors import StoreUnavailable
 from pixdict.bridge import BridgeSettings, Thresholds
 from pixdict.bridge.answers import KEY as KEPT
 from pixdict.bridge.answers import KeptAnswer
 from pixdict.bridge.calls import Calls
-from pixdict.bridge.directory import DirectoryClient, DirectoryUnreachable
+from pixdict.bridge.directory import DirectoryClient, DirectoryRequest, DirectoryUnreachable
 from pixdict.dict import messages, xml
+from pixdict.dict.operations import OPERATIONS
 from pixdict.dict.problems import DirectoryRefused
 from pixdict.errors import BridgeError, BridgeUnavailable, InvalidArgument, NotFound, RateLimited
 from tests.pixdict.bridge.kit import (
@@ -341,6 +343,24 @@ async def test_a_429_that_came_all_the_same_stops_further_requests_and_the_polic
             while fake.times("/api/v2/policies/") < 2:
                 await asyncio.sleep(0.01)
         assert bridge.calls.balances.balance("POLICIES_READ") == 0
+
+
+async def test_a_bridge_that_begins_with_no_tokens_to_read_the_policies_asks_for_them_now_and_then():
+    clock = ManualClock()
+    async with directory() as fake, connect("memory://") as batuta:
+        fake.on("GET", "/api/v2/policies/", DirectoryRefused("RateLimited"), policies())
+        fake.on("GET", f"/api/v2/claims/{CLAIM}", messages.GetClaimResponse(claim=CLAIMED, **ENVELOPE))
+        settings = BridgeSettings(directory=fake.url, participant=ISPB)
+        async with DirectoryClient(settings) as http:
+            calls = Calls(http, batuta, settings, clock=clock)
+            claim = DirectoryRequest(operation=OPERATIONS["getClaim"], path={"ClaimId": str(CLAIM)})
+            for request in (claim, claim, DirectoryRequest(operation=OPERATIONS["listPolicies"])):
+                with pytest.raises(DirectoryRefused, match="RateLimited"):
+                    await calls.call(request, calls.time_left(None))
+            assert [one.path for one in fake.asked] == ["/api/v2/policies/"]
+            clock.advance(10)
+            await calls.call(claim, calls.time_left(None))
+            assert len(fake.asked) == 3
 
 
 async def test_lookups_under_way_are_counted_as_if_none_were_found():
