@@ -265,7 +265,7 @@ async def test_the_long_lived_variant_continues_as_new_after_a_day_and_keeps_its
 
 
 @in_virtual_time
-async def test_the_long_lived_variant_goes_on_after_an_error_that_nobody_foresaw(tmp_path):
+async def test_the_long_lived_variant_goes_on_after_an_unforeseen_error(tmp_path):
     monitor = Monitor(tmp_path, FakeBridge(*LOW, errors=[ZeroDivisionError("no class of ours")] * 3))
     async with monitor.environment() as env:
         handle = await env.start(monitor_rate_limits_loop, LoopState(), id="loop")
