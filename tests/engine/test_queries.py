@@ -22,6 +22,7 @@ from batuta import (
     logger,
     now,
     publish,
+    run_child,
     side_effect,
     start_child,
     workflow,
@@ -251,6 +252,46 @@ async def test_a_query_sees_an_answer_from_outside_and_the_end_of_a_child() -> N
         assert await handle.query(status) == "yes grown"
         await env.deploy([child, waits_for_both])
         assert await handle.result() == "never"
+
+
+async def test_a_query_sees_a_signal_that_comes_after_the_message_that_ends_the_run() -> None:
+    """The run reads them together, too: its close would be refused."""
+    more = Signal("more", str)
+
+    @workflow
+    async def child() -> str:
+        return "grown"
+
+    @workflow
+    async def waits_for_its_child() -> str:
+        seen: list[str] = []
+        status.handle(lambda: " ".join(seen))
+        more.handle(seen.append)
+        seen.append(await run_child(child))
+        return "done"
+
+    @workflow
+    async def at_once() -> str:
+        seen: list[str] = []
+        status.handle(lambda: " ".join(seen))
+        more.handle(seen.append)
+        return "done"
+
+    async with world(waits_for_its_child, at_once, child) as env:
+        await env.deploy([waits_for_its_child])
+        handle = await env.start(waits_for_its_child)
+        await env.settle()
+        await env.deploy([child])
+        await env.settle()
+        for word in ("one", "two"):
+            await handle.signal(more, word)
+        assert await handle.query(status) == "one two grown"
+        unbegun = await env.start(at_once)
+        await unbegun.signal(more, "three")
+        assert await unbegun.query(status) == "three"
+        await env.deploy([waits_for_its_child, at_once])
+        assert await handle.result() == await unbegun.result() == "done"
+        assert (await handle.query(status), await unbegun.query(status)) == ("one two grown", "three")
 
 
 async def test_a_query_waits_for_a_state_that_is_still_to_come() -> None:

@@ -14,7 +14,14 @@ from batuta.authoring.definitions import Workflow
 from batuta.engine.backend.caller_transaction import CallerSignal
 from batuta.engine.backend.follow_chain import last_of_chain
 from batuta.engine.forks.dry_run import in_callbacks
-from batuta.engine.run.query_state import QueryState, QueryStateUnknown, acknowledged, has_begun, later_pages
+from batuta.engine.run.query_state import (
+    EndsTooSoon,
+    QueryState,
+    QueryStateUnknown,
+    acknowledged,
+    has_begun,
+    later_pages,
+)
 from batuta.engine.worker.waiters import Waiters
 from batuta.errors import InvalidInput, OutcomeUnknown, QueryFailed, RunClosed, UnknownQuery, told
 from batuta.ids import RunId
@@ -144,8 +151,10 @@ class Messenger:
             if not await has_begun(self._store, stored, messages):
                 raise QueryFailed(name, stored.run.id, "the run has not begun")
             try:
-                copy = QueryState(code, stored.run, self._store.namespace)
-                return await self._ask(copy, stored, messages, name, Raw(arguments))
+                try:
+                    return await self._ask(code, stored, messages, name, Raw(arguments))
+                except EndsTooSoon as end:
+                    return await self._ask(code, stored, messages, name, Raw(arguments), end.place)
             except (UnknownQuery, asyncio.CancelledError, KeyboardInterrupt):
                 raise
             except QueryStateUnknown as error:
@@ -158,14 +167,25 @@ class Messenger:
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def _ask(
-        self, copy: QueryState, stored: StoredRun, messages: Sequence[Message], name: str, arguments: Raw
+        self,
+        code: Workflow[..., Any],
+        stored: StoredRun,
+        messages: Sequence[Message],
+        name: str,
+        arguments: Raw,
+        together: int | None = None,
     ) -> Raw:
+        """`together`: the place of the message that must be read together with those after it."""
+        copy, attempts = QueryState(code, stored.run, self._store.namespace), stored.attempts
         try:
             await in_callbacks(copy.replay(stored.entries))
             first = messages if stored.entries else copy.in_reading_order(messages)
-            await in_callbacks(copy.read(first, stored.attempts))
+            if together is None:
+                await in_callbacks(copy.read(first, attempts))
+            else:
+                await in_callbacks(copy.read_together(first, together, attempts))
             async for page in later_pages(self._store, stored):
-                await in_callbacks(copy.read(page, stored.attempts))
+                await in_callbacks(copy.read(page, attempts))
             return await in_callbacks(copy.ask(name, arguments))
         finally:
             asyncio.get_running_loop().call_soon(copy.machine.tear_down, context=contextvars.Context())

@@ -4,6 +4,7 @@ it yet, or may have no owner."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import UNSET, Raw, json
@@ -22,11 +23,21 @@ from batuta.journal.store import Store
 from batuta.journal.unread_pages import last_of_page, unread_pages
 
 _LOOKS = 5
-_INPUTS = (MessageKind.START, MessageKind.SIGNAL, MessageKind.UPDATE, MessageKind.CANCEL, MessageKind.CHILD)
+_TO_CODE = (MessageKind.SIGNAL, MessageKind.UPDATE, MessageKind.CANCEL)
+_INPUTS = (MessageKind.START, *_TO_CODE, MessageKind.CHILD)
 
 
 class QueryStateUnknown(Exception):
     """Only a turn shows what the code does with a message."""
+
+
+class EndsTooSoon(Exception):
+    """The message at `place` ends the run, and there are later ones for its code. The store refuses such a close: the
+    run takes them together."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
 
 
 class _Copy(Machine):
@@ -52,19 +63,51 @@ class QueryState(InputReader):
         yield True
 
     def read(self, messages: Sequence[Message], attempts: Sequence[Attempt]) -> Iterator[bool | None]:
-        """Goes on with the messages, one at a time; the last thing given is True. Raises QueryStateUnknown."""
-        for message in messages:
+        """Goes on with the messages, one at a time; the last thing given is True. Raises QueryStateUnknown, and
+        EndsTooSoon when a copy from before the messages must `read_together`."""
+        for place, message in enumerate(messages):
             yield None
-            if self.machine.outcome is not None:
-                break
-            try:
+            if self._has_ended():
+                if message.kind in _TO_CODE:
+                    raise QueryStateUnknown("it has more messages than are read together")
+                continue
+            with _broken_by(message):
                 self._read(message, attempts)
-            except BatutaError as error:
-                raise QueryStateUnknown(f"message {message.message_id!r}: {told(error)}") from error
+            if self._has_ended() and any(one.kind in _TO_CODE for one in messages[place + 1 :]):
+                raise EndsTooSoon(place)
         yield True
+
+    def read_together(
+        self, messages: Sequence[Message], place: int, attempts: Sequence[Attempt]
+    ) -> Iterator[bool | None]:
+        """The same when the message at `place` ends the run too soon: as the run itself reads them when its close was
+        refused. See `OwnedRun._tail`."""
+        for message in messages[:place]:
+            yield None
+            with _broken_by(message):
+                self._read(message, attempts)
+        last, later = messages[place], messages[place + 1 :]
+        group = [one for one in later if one.kind in _TO_CODE]
+        group.insert(0 if last.kind in (MessageKind.START, *_TO_CODE) else len(group), last)
+        group.sort(key=lambda one: one.kind is MessageKind.CANCEL)
+        inputs = []
+        for message in group:
+            with _broken_by(message):
+                found = self._input(message, attempts)
+            if found is not None:
+                inputs.append((message, found))
+        for message, (kind, body) in inputs:
+            yield None
+            body.quiet = message is not inputs[-1][0]
+            with _broken_by(message):
+                self.machine.turn(max(message.at, self.machine.at), kind, body, [])
+        yield from self.read([one for one in later if one.kind not in _TO_CODE], attempts)
 
     def ask(self, name: str, arguments: Raw) -> Iterator[Raw]:
         yield Raw(self.machine.messages().query(name, arguments))
+
+    def _has_ended(self) -> bool:
+        return self.machine.outcome is not None
 
     def _read(self, message: Message, attempts: Sequence[Attempt]) -> None:
         found = self._input(message, attempts)
@@ -96,6 +139,14 @@ class QueryState(InputReader):
             return None
         body.message_id = message.message_id
         return EntryKind.ACTIVITY_DONE, body
+
+
+@contextmanager
+def _broken_by(message: Message) -> Iterator[None]:
+    try:
+        yield
+    except BatutaError as error:
+        raise QueryStateUnknown(f"message {message.message_id!r}: {told(error)}") from error
 
 
 async def acknowledged(store: Store, run_id: RunId) -> tuple[StoredRun, list[Message]]:
