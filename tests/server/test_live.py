@@ -142,6 +142,20 @@ async def test_a_stream_that_begins_while_the_database_is_away_is_refused_and_le
         await stream.named("hello")
 
 
+async def test_a_stream_tells_that_the_database_is_away_and_that_it_is_back(
+    web: Web, client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    async with web.stream("/api/v1/events") as stream:
+        await stream.named("hello")
+        with monkeypatch.context() as outage:
+            outage.setattr(client, "list", away)
+            assert json.decode((await stream.named("store"))["data"])["reachable"] is False
+        assert json.decode((await stream.named("store"))["data"])["reachable"] is True
+
+
 async def test_bad_requests_for_a_stream_are_problems(web: Web) -> None:
     assert (await web.ask("HEAD", "/api/v1/events")).status == 405
     assert (await web.get("/api/v1/events", topic="colour")).json["code"] == "invalid_input"

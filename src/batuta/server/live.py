@@ -64,12 +64,14 @@ class Feed:
         self._streams = 0
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        self._troubled = False
+        self.is_away = False
+        """The last look failed: what is known may be old."""
 
     async def enter(self, runs: Iterable[str]) -> None:
         self._streams += 1
         self._watched.update(runs)
         await self.look()
+        self._note(away=False)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_looking())
 
@@ -95,11 +97,20 @@ class Feed:
                 self._ending.set()
             try:
                 await self.look()
-                self._troubled = False
-            except BatutaError as error:  # the database is away: streams stay, and hear of it when it is back
-                if not self._troubled:
+                self._note(away=False)
+            except BatutaError as error:  # streams stay, and hear of it
+                if not self.is_away:
                     log.warning("live updates of namespace %s stand still: %s", self._client.namespace.name, error)
-                self._troubled = True
+                self._note(away=True)
+
+    def _note(self, *, away: bool) -> None:
+        if away != self.is_away:
+            self.is_away = away
+            self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def look(self) -> None:
         """Read what the topics look like; wake those who wait when something is different."""
@@ -112,8 +123,7 @@ class Feed:
             del self.runs[run_id]
         if found != self.digests:
             self.digests = found
-            self._news.set()
-            self._news = asyncio.Event()
+            self._wake()
 
     async def _run(self, run_id: str) -> Description | None:
         try:
@@ -215,6 +225,7 @@ class _Stream:
         self._names = [*topics, *(f"run:{run_id}" for run_id in runs)]
         told = _read_token(call.request.headers.get("last-event-id", ""))
         self._told = {name: told[name] for name in self._names if name in told}
+        self._told_away = False
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         self._live.open[self._call.principal.caller] += 1
@@ -244,13 +255,16 @@ class _Stream:
         """For news of this stream: what others are told about does not wake it for long."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + COMMENT
-        while self._mine() == self._told and not self._live.ending.is_set() and (left := ends - loop.time()) > 0:
+        while not self._has_news() and not self._live.ending.is_set() and (left := ends - loop.time()) > 0:
             waits = [asyncio.ensure_future(self._feed.news(left)), asyncio.ensure_future(self._live.ending.wait())]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for one in waits:
                     one.cancel()
+
+    def _has_news(self) -> bool:
+        return self._mine() != self._told or self._feed.is_away != self._told_away
 
     def _mine(self) -> dict[str, str]:
         return {name: self._feed.digests[name] for name in self._names if name in self._feed.digests}
@@ -270,6 +284,9 @@ class _Stream:
         changed = [name for name, digest in current.items() if self._told.get(name) != digest]
         self._told = current
         token = _token(current)
+        if self._feed.is_away != self._told_away:
+            self._told_away = self._feed.is_away
+            yield _event("store", {"as_of": now(), "reachable": not self._told_away}, token)
         if topics := [name for name in changed if ":" not in name]:
             yield _event("changed", {"as_of": now(), "topics": topics, "counts": self._feed.counts}, token)
         for run_id in (name.partition(":")[2] for name in changed if ":" in name):

@@ -72,6 +72,10 @@ export function openStream(events: StreamEvents): { watch(runs: string[]): void;
       const run = parse<Run>(event);
       if (run) tell({ type: "run", run });
     });
+    source.addEventListener("store", (event) => {
+      const found = parse<{ reachable?: boolean }>(event);
+      tell({ type: "state", state: found?.reachable ? "live" : "reconnecting" });
+    });
     source.addEventListener("bye", () => tell({ type: "state", state: "reconnecting" }));
     source.addEventListener("error", () => {
       tell({ type: "state", state: "reconnecting" });

@@ -1,0 +1,1 @@
+import{v as e,y as t}from"./session-DyR0OauQ.js";import{h as n}from"./index-atM9RLDp.js";function r({look:n,title:r}){return t(`span`,{class:`chip ${n.tone}`,...r?{title:r}:{},children:[t(e,{...n}),n.label]})}function i({state:e}){return t(r,{look:n(e)})}export{i as n,r as t};
