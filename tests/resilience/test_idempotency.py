@@ -14,7 +14,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -595,5 +595,12 @@ def test_requests_do_what_a_model_does(kind: str, request: pytest.FixtureRequest
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         made = type("Made", (Requests,), {"make": lambda _: store_for(url), "runner": runner})
         run_state_machine_as_test(
-            made, settings=settings(max_examples=25, stateful_step_count=20, deadline=None, database=None)
+            made,
+            settings=settings(
+                max_examples=25,
+                stateful_step_count=20,
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            ),
         )
