@@ -2,7 +2,7 @@
 
 A rule is `{"field": "amount", "operator": "greater_than", "value": 100}`, or `{"and": [...]}`, `{"or": [...]}` and
 `{"not": ...}` of rules. `field` is a path into the event's payload, or one that begins with `event.`, `context.` or
-`steps.`. A missing field only fits operators that deny something.
+`steps.`. A missing field is empty, and fits operators that deny something; no others.
 """
 
 from __future__ import annotations

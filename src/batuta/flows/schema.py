@@ -115,7 +115,7 @@ def _conditions() -> list[str]:
         "",
         '`{"field": "amount", "operator": "greater_than", "value": 100}`; `{"and": [...]}`, `{"or": [...]}` and',
         '`{"not": {...}}` to any depth. `field` is a path into the payload of the event, or begins with `event.`,',
-        "`context.` or `steps.`. A missing field only fits operators that deny something.",
+        "`context.` or `steps.`. A missing field is empty, and fits operators that deny something; no others.",
         "",
         "| operator | also |",
         "|---|---|",
