@@ -50,7 +50,8 @@ _SCHEMA = (
         updated_at {time} NOT NULL
     )""",
     "CREATE INDEX IF NOT EXISTS dict_claims_by_directory_id ON dict_claims (directory_id)",
-    "CREATE UNIQUE INDEX IF NOT EXISTS dict_claims_once ON dict_claims (directory_id, side) WHERE directory_id <> ''",
+    """CREATE UNIQUE INDEX IF NOT EXISTS dict_claims_of_claimer ON dict_claims (directory_id)
+        WHERE side = 'CLAIMER' AND directory_id <> ''""",
     "CREATE INDEX IF NOT EXISTS dict_claims_by_time ON dict_claims (created_at, id)",
     """CREATE TABLE IF NOT EXISTS dict_polls (name TEXT PRIMARY KEY, until {time} NOT NULL)""",
 )
