@@ -1,6 +1,7 @@
 """The database's clock is set by an hour while workers are at work: what they wait for takes as long as it should."""
 
 import asyncio
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -21,6 +22,9 @@ from batuta import (
 )
 from batuta.clock import SECOND
 from batuta.errors import OutcomeUnknown
+from batuta.journal.records import Change, Refusal, Verdict
+from batuta.stores.memory import MemoryDatabase, MemoryStore
+from batuta.testing import Environment
 from tests.engine.arena import Arena, until, until_state
 from tests.engine.kit import replay_all
 
@@ -358,3 +362,35 @@ async def test_a_rate_is_not_used_up_until_the_clock_is_where_it_was(arena: Aren
     arena.store(client).shift_clock(-HOUR)
     for handle in [await client.start(tick, queue="slow") for _ in range(3)]:
         await handle.result(timeout=20)
+
+
+class HoldsFailures(MemoryStore):
+    """Makes failed attempts durable only when the gate is open."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        super().__init__(database)
+        self.gate = asyncio.Event()
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        if any(change.attempts for change in changes):
+            await self.gate.wait()
+        return await super().commit(worker_id, changes)
+
+
+class HoldingEnvironment(Environment):
+    store: HoldsFailures
+
+    def make_store(self, database: MemoryDatabase) -> MemoryStore:
+        return HoldsFailures(database)
+
+
+async def test_a_retry_that_was_due_before_its_failure_was_durable_survives_a_step() -> None:
+    """How far the clock was set is known to a fraction of a second: by the run's clock it may be due later again."""
+    async with HoldingEnvironment(workflows=[tries], activities=[fails_once]) as env:
+        handle = await env.start(tries)
+        await env.advance(2)
+        assert env.worker.session is not None
+        [run] = env.worker.session.runs.values()
+        run.clock_set(3 * SECOND)  # as a step that was taken for longer than it was
+        env.store.gate.set()
+        assert await handle.result() == 2

@@ -540,14 +540,13 @@ class Executor:
 
     def _again(self, call: Call) -> None:
         """A retry is due."""
-        if call.over or call.next_at is None or call.run.leaving or call.run.pausing is not None:
-            return
+        call.waking = None
+        if call.over or call.unwritten or call.next_at is None or call.run.leaving or call.run.pausing is not None:
+            return  # `_written` comes back here
         now = call.run.now()
         if now < call.next_at:
             self.try_again_in((call.next_at - now) / SECOND + 0.001, call)
             return
-        if call.unwritten:
-            return  # `_written` comes back here
         if call.gate:
             call.gate, call.next_at = "", None
             self._admit(call)
@@ -558,7 +557,7 @@ class Executor:
     def _written(self, call: Call) -> None:
         """Its failure is durable."""
         call.unwritten = False
-        if call.next_at is not None and call.next_at <= call.run.now():
+        if call.next_at is not None and call.waking is None:  # it was due before, by the clock of then
             self.loop.call_soon(self._again, call, context=self._context)
 
     def _begin_anew(self, call: Call, attempt: int) -> None:
