@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from batuta.authoring.definitions import ExecutionMode, Workflow
 from batuta.authoring.history.compensations import COMPENSATE
+from batuta.clock import SECOND
 from batuta.engine.machine.routing import RoutedCall
 from batuta.engine.machine.sagas import CompensationWorkflow
 from batuta.engine.run.owned_run import OwnedRun
@@ -16,6 +17,8 @@ from batuta.journal.records import RunKind, StoredRun, WorkerInfo
 from batuta.settings import Settings
 
 _AVOID_SECONDS = 5.0
+_DECLINED_SECONDS = 1.0
+"""And a heartbeat, which tells the others that it is due."""
 _FAIR_BATCH = 100
 """Jobs that are claimed at once where there are flow keys: runs of other keys wait for those of one key."""
 
@@ -55,8 +58,9 @@ class Admission:
         self.keyed = False
         """Whether the last claim brought runs with flow keys."""
         self._info = info
-        self._declined = 0
-        """So many compensations are left to other workers."""
+        self._declined_for = int((settings.heartbeat + _DECLINED_SECONDS) * SECOND)
+        self._declined_until = 0
+        """Compensations are left to other workers until this time of the database."""
         self._has_calls = bool(calls)
         self.limited = self.picky = bool(limits)
         """`limited`: a queue has a limit for this worker, so not only calls but workflow runs, too, must `enter` and
@@ -124,21 +128,22 @@ class Admission:
         self._avoided[queue] = now + _AVOID_SECONDS
         self.picky = True
 
-    def decline(self, run: OwnedRun, *, over: bool = False) -> bool:
-        """Claim no compensations until this is `over`, if this run is one: every worker has their workflow, and this
-        one lacks an activity that they call. The others are to have their turn."""
+    def decline(self, run: OwnedRun, wake_at: int) -> int:
+        """A run that lacks an activity here comes back then: when to claim again. Every worker has the workflow of
+        compensations, so they are left to the others for longer, who are to have their turn."""
         if not isinstance(run.workflow, CompensationWorkflow):
-            return False
-        self._declined += -1 if over else 1
-        return True
+            return wake_at
+        until = wake_at + self._declined_for
+        self._declined_until = max(self._declined_until, until)
+        return until
 
     # -- no more calls than can begin soon: jobs, and activities from elsewhere
 
-    def appetite(self, runs: Iterable[OwnedRun]) -> tuple[WorkerInfo, int | None]:
+    def appetite(self, runs: Iterable[OwnedRun], now: int) -> tuple[WorkerInfo, int | None]:
         """The next claim: the worker with only the code that has room, and how many runs at most. None: as many as fit.
-        0: claim nothing until a run leaves."""
+        0: claim nothing until a run leaves. `now`: the database's time."""
         info, most = self._with_room(runs)
-        if self._declined:
+        if self._declined_until > now:
             info = replace(info, code={name: mark for name, mark in info.code.items() if name != COMPENSATE})
         return info, most
 

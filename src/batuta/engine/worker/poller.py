@@ -12,7 +12,6 @@ from typing import Protocol
 
 from batuta.clock import SECOND
 from batuta.engine.worker.committer import Committer
-from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.engine.worker.outage import Outage
 from batuta.engine.worker.slot_handover import Handover, HandoverHost
 from batuta.errors import StoreError
@@ -38,7 +37,6 @@ _SLICE = 32
 class ClaimHost(HandoverHost, Protocol):
     """The part of the worker that claiming uses."""
 
-    clock: DatabaseClock
     outage: Outage
 
     @property
@@ -183,7 +181,7 @@ class Poller:
 
     async def _look(self) -> float | None:
         session = self._session
-        info, most = session.admission.appetite(session.runs.values())
+        info, most = session.admission.appetite(session.runs.values(), session.clock.now())
         limit = min(self.free, session.settings.claim_batch)
         if most is not None and most < limit:
             limit = most

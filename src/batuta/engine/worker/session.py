@@ -344,14 +344,9 @@ class Session:
                 self._emptied.set()
                 if not self._beats:  # else at the next tick: more may begin at once
                     self._room.fit(0)
-            if run.lacking and wake_at is not None and self.admission.decline(run):
-                until = max(0.0, (wake_at - self.clock.now()) / SECOND) + self.settings.heartbeat + 1.0
-                self._loop.call_later(until, self._decline_no_more, run)
+            if run.lacking and wake_at is not None:
+                self._poller.due(self.admission.decline(run, wake_at))
             self._poller.freed(wake_at)
-
-    def _decline_no_more(self, run: OwnedRun) -> None:
-        self.admission.decline(run, over=True)
-        self._poller.wake()
 
     def _holding_up(self) -> str | None:
         """For the watchdog: names the code that holds up the event loop."""

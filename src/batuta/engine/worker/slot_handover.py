@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from batuta.engine.run.owned_run import OwnedRun
 from batuta.engine.worker.admission import Admission
 from batuta.engine.worker.committer import Committer, take_batch
+from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.engine.worker.reporter import Item, Reporter, Verdicts
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
@@ -39,6 +40,7 @@ class HandoverHost(Protocol):
     """The part of the worker that a hand-over uses."""
 
     store: Store
+    clock: DatabaseClock
     settings: Settings
     info: WorkerInfo
     admission: Admission
@@ -218,7 +220,7 @@ class Handover:
     def _wanted(self, ended: Counter[str]) -> tuple[WorkerInfo, int]:
         """Which worker claims, and how many: as many as have ended, by queue, and those whose slots are still free."""
         session = self._session
-        worker, most = session.admission.appetite(session.runs.values())
+        worker, most = session.admission.appetite(session.runs.values(), session.clock.now())
         limit = ended.total() + max(0, min(self._left, self._poller.free))
         for queue, room in (session.admission.room() or {}).items():
             if queue in ended:
