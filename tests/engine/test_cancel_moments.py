@@ -14,6 +14,7 @@ from batuta import (
     Batuta,
     CompleteLater,
     Handle,
+    InvalidToken,
     LostAttempt,
     Retry,
     RunCancelled,
@@ -228,12 +229,17 @@ async def is_retried(stage: Stage, id: str) -> Handle[Any]:
 
 async def is_answered(stage: Stage, id: str) -> Handle[Any]:
     handle = await stage.client.start(asks_outside, id=id)
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await stage.client.complete(await tokens.get(), 1)
-    except (RunClosed, LostAttempt):
-        pass  # it was cancelled
-    return handle
+    async with asyncio.timeout(PATIENCE):
+        token = await tokens.get()
+        while True:
+            try:
+                await stage.client.complete(token, 1)
+                return handle
+            except (RunClosed, LostAttempt):
+                return handle  # it was cancelled
+            except InvalidToken:  # not kept yet, or cancelled before it could be
+                if (await handle.describe()).state in CLOSED:
+                    return handle
 
 
 async def is_enqueued(stage: Stage, id: str) -> Handle[Any]:
