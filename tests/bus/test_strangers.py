@@ -97,7 +97,7 @@ class Stranger:
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_an_odd_message_holds_up_no_other(request: pytest.FixtureRequest, store: str) -> None:
     broker: Broker = Stranger(
-        (b"[" * 5_000, ""),
+        (b"[" * 100_000, ""),
         *((b"[" * depth + b"]" * depth, "") for depth in range(880, 1_000)),  # some are read in part
         (event(id="b", time="2020-01-01T00:00:00"), ""),
         (event(id="c\0", source="/batuta/default"), ""),

@@ -497,7 +497,7 @@ async def test_an_ignored_error_tells_a_probe_nothing() -> None:
 
 @pytest.mark.parametrize("when", ["at first", "while it is open"])
 @pytest.mark.parametrize(
-    "doc", ['"rubbish"', '{"state": 5}', '{"streak": "many"}', '{"x":' + "[" * 5_000 + "]" * 5_000 + "}"]
+    "doc", ['"rubbish"', '{"state": 5}', '{"streak": "many"}', '{"x":' + "[" * 100_000 + "]" * 100_000 + "}"]
 )
 async def test_a_state_that_cannot_be_read_fails_calls_and_says_what_to_do(
     env: Environment, when: str, doc: str
