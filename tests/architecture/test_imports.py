@@ -20,7 +20,7 @@ FOUNDATION = (
     "names",
     "problems",
 )
-ROOMS = ("engine", "stores", "resilience", "cache", "bus", "backends")
+ROOMS = ("engine", "stores", "resilience", "cache", "bus")
 FRONT = ("app", "asgi", "check", "connect", "client", "metrics", "otel", "sync", "sync_flows", "sync_verbs", "verify")
 
 RANK = (
@@ -108,7 +108,7 @@ def test_only_optional_dependencies_are_imported_inside_functions() -> None:
 def test_optional_dependencies_are_never_imported_by_merely_importing_batuta() -> None:
     # Whole modules that exist only for an optional dependency may import it at their top: they are
     # themselves imported late, by connect, or by the user alone.
-    rooms = ("stores.postgres", "backends", "metrics", "otel", "server", "testing")
+    rooms = ("stores.postgres", "metrics", "otel", "server", "testing")
     owners = tuple(f"batuta.{room}" for room in rooms)
     wrong = [
         str(found)

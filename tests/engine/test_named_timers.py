@@ -67,17 +67,21 @@ async def test_an_id_used_twice_is_an_error(always_replay: bool) -> None:
         assert await env.run(twice) == "expiry"
 
 
-async def test_a_time_without_a_zone_is_an_error(always_replay: bool) -> None:
+async def test_a_time_without_a_zone_and_what_is_no_time_are_errors(always_replay: bool) -> None:
     @workflow
-    async def careless() -> str:
-        try:
-            await wait_for_timer("expiry", datetime(2030, 1, 1))  # noqa: DTZ001 - that is what is wrong
-        except InvalidInput as error:
-            return str(error)
-        return "accepted"
+    async def careless() -> list[str]:
+        said: list[str] = []
+        wrong: list[Any] = [datetime(2030, 1, 1), 100, None, "2030-01-01"]  # noqa: DTZ001 - that is what is wrong
+        for time in wrong:
+            try:
+                await wait_for_timer("expiry", time)
+            except InvalidInput as error:
+                said.append(str(error))
+        return said
 
     async with world(careless, always_replay=always_replay) as env:
-        assert "with a time zone" in await env.run(careless)
+        said = await env.run(careless)
+        assert ["with a time zone" in each for each in said] == [True] * 4
 
 
 async def test_results_come_in_order_of_completion(always_replay: bool) -> None:
