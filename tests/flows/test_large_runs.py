@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from batuta.flows.interpreter import LONG_LIST
+from batuta.flows.calls.reading import MOST_PARTS, MOST_TRIES
+from batuta.flows.interpreter import LONG_LIST, PART
 from batuta.server.flows.runs import MOST_SHOWN
 from tests.flows.http import DONE, SPRINT, Receiver, orkestr
 
@@ -48,6 +49,15 @@ async def test_a_run_that_is_retried_shows_the_steps_of_a_long_list(sqlite_url: 
     for run in (failed, done):
         assert [step["index"] for step in run["steps"] if step["step_key"] == "n"] == items
     assert len(set(receiver.keys)) == 1
+
+
+async def test_a_run_with_many_parts_shows_the_steps_of_the_last_ones(sqlite_url: str) -> None:
+    items = list(range(PART * (MOST_TRIES + 1) + 5))
+    async with orkestr(sqlite_url) as api:
+        await api.published(SPRINT | {"steps": [EACH, DONE]})
+        done = await api.done({"items": items})
+    shown = [step["index"] for step in done["steps"] if step["step_key"] == "n"]
+    assert shown == items[-(PART * (MOST_PARTS - 1) + 5) :]
 
 
 async def test_a_page_of_large_events_is_shorter_than_asked(sqlite_url: str) -> None:

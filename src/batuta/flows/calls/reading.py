@@ -21,6 +21,7 @@ MOST_TRIES: Final = 20
 """Of a run that was retried, whose logs are shown, the last ones."""
 MOST_RUNS: Final = 100
 """Of one chain: the last ones, and the first one."""
+_PAGE, _MOST_PAGES = 1_000, 20
 
 
 class Client(Protocol):
@@ -57,8 +58,7 @@ async def read_run(
 async def _links(client: Client, last: Link, first: RunId | None) -> list[Link]:
     """All runs of its id, the oldest first: those that continued, and the tries of each."""
     described = last.description
-    page = await client.list(workflow=described.workflow, id_prefix=described.id, limit=MOST_RUNS)
-    ids = [run.run_id for run in page.runs if run.id == described.id and run.run_id != described.run_id][::-1]
+    ids = [run_id for run_id in await _runs(client, described, MOST_RUNS) if run_id != described.run_id][::-1]
     if first is not None and first not in (*ids, described.run_id):
         ids.insert(0, first)
     links: list[Link] = []
@@ -79,14 +79,25 @@ async def with_parts(client: Client, view: FlowRun, last: Description) -> FlowRu
     if not any(is_long(step) for step in view.steps):
         return view
     parts: dict[tuple[str, int], FlowRun] = {}
-    tries = await client.list(workflow=last.workflow, id_prefix=last.id, limit=MOST_TRIES)
-    for parent in [run.run_id for run in tries.runs if run.id == last.id]:
+    for parent in await _runs(client, last, MOST_TRIES):
         page = await client.list(workflow=FLOW, parent=parent, limit=MOST_PARTS)
         for run in page.runs if len(parts) < MOST_PARTS else ():
             part = flow_run([await _link(await client.get_run(run.run_id))])
             if part.start is not None and part.start.part is not UNSET:
                 parts.setdefault((part.start.part.step, part.start.part.offset), part)
     return joined(view, [*parts.values()])
+
+
+async def _runs(client: Client, last: Description, most: int) -> list[RunId]:
+    """The last runs of its id, newest first. Pages also have the runs that they began: their ids begin with it."""
+    found, cursor = [last.run_id], None
+    for _ in range(_MOST_PAGES):
+        page = await client.list(workflow=last.workflow, id_prefix=last.id, limit=_PAGE, cursor=cursor)
+        found += [run.run_id for run in page.runs if run.id == last.id and run.run_id not in found]
+        cursor = page.cursor
+        if cursor is None or len(found) >= most:
+            break
+    return found[:most]
 
 
 def _as_it_was(later: Description, found: Any) -> Description:
