@@ -1,6 +1,6 @@
 """The tables of keys and claims, on SQLite and PostgreSQL."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from pixdict.connect.database import open_database
 from pixdict.connect.keys import KeyTables
 from pixdict.connect.keys.models import ClaimRow, EntryRow
+from pixdict.connect.keys.tables import _SCHEMA as SCHEMA
+from pixdict.errors import ConstraintViolation
 from tests.pixdict.directory.kit import PHONE, account
 from tests.pixdict.keys.kit import new_entry
 
@@ -54,6 +56,35 @@ async def test_a_claim_is_found_by_our_id_and_by_that_of_the_directory(tables):
     assert without_time(await tables.claim_of("d-1", "CLAIMER")) == expected
     assert await tables.claim_of("d-1", "DONOR") is None
     assert await tables.claim("c-2") is None
+
+
+async def test_claims_that_several_requests_had_before_the_rule_are_left_with_one(tables):
+    time = "TIMESTAMPTZ" if tables._database.partitions else "TEXT"
+    await tables._database.script([one.format(time=time) for one in SCHEMA if "UNIQUE" not in one])
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        ("first", "CLAIMER", "OPEN", "d-1"),
+        ("second", "CLAIMER", "OPEN", "d-1"),
+        ("waits", "CLAIMER", "OPEN", "d-2"),
+        ("ended", "CLAIMER", "COMPLETED", "d-2"),
+        ("not-opened", "CLAIMER", "FAILED", ""),
+        ("nor-this", "CLAIMER", "PENDING", ""),
+        ("donor-d-1", "DONOR", "OPEN", "d-1"),
+    ]
+    for number, (id, side, status, claim) in enumerate(rows):
+        moment = day + timedelta(hours=number)
+        await tables._database.run(
+            "INSERT INTO dict_claims VALUES (?, ?, ?, 'k', ?, '', '', '', NULL, '', '', ?, ?)",
+            *(id, side, status, claim, moment, moment),
+        )
+    found = {row.id: (row.status, row.directory_id, row.problem) for row in await tables.claims()}
+    taken = "ClaimAlreadyExistsForKey: {} is the claim of another request"
+    assert found == {id: (status, claim, "") for id, _, status, claim in rows} | {
+        "second": ("FAILED", "", taken.format("d-1")),
+        "waits": ("FAILED", "", taken.format("d-2")),
+    }
+    with pytest.raises(ConstraintViolation):
+        await tables.set_claim("second", "OPEN", "d-1")
 
 
 async def test_how_far_a_list_is_known_is_kept(tables):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -14,6 +15,9 @@ from pixdict.connect.database import Database, DatabaseTransaction, Rows, SmallT
 from pixdict.connect.keys.models import ClaimRow, EntryRow, EntryStatus, Outcome
 from pixdict.dict.claims import Claim, ExtendedClaim
 from pixdict.dict.entries import Entry
+from pixdict.errors import ConstraintViolation
+
+log = logging.getLogger("pixdict.connect")
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS dict_entries (
@@ -55,6 +59,13 @@ _SCHEMA = (
     "CREATE INDEX IF NOT EXISTS dict_claims_by_time ON dict_claims (created_at, id)",
     """CREATE TABLE IF NOT EXISTS dict_polls (name TEXT PRIMARY KEY, until {time} NOT NULL)""",
 )
+_ONE_REQUEST_FOR_A_CLAIM = """UPDATE dict_claims SET status = 'FAILED', directory_id = '',
+        problem = 'ClaimAlreadyExistsForKey: ' || directory_id || ' is the claim of another request'
+    WHERE id IN (SELECT id FROM (
+        SELECT id, ROW_NUMBER() OVER (PARTITION BY directory_id ORDER BY
+            CASE WHEN status IN ('COMPLETED', 'CANCELLED') THEN 0 ELSE 1 END, created_at, id) AS place
+        FROM dict_claims WHERE side = 'CLAIMER' AND directory_id <> '') AS placed WHERE place > 1)"""
+"""For tables that are older than the unique index: who has ended a claim keeps it, or else the first."""
 _ENTRY = "id, status, request_id, cid, problem, document, request, outcome, created_at"
 _CLAIM = "id, side, status, key_value, directory_id, problem, document, donor, expires_at, request, outcome, created_at"
 _MOST = 200
@@ -192,6 +203,15 @@ class KeyTables(SmallTables, _Writes):
     def __init__(self, database: Database, watch: Watch | None = None) -> None:
         super().__init__(database)
         self.watch = watch
+
+    async def prepare(self) -> None:
+        """Create what is missing, also in tables where several requests had one claim."""
+        try:
+            await super().prepare()
+        except ConstraintViolation:
+            log.warning("some claims of the directory belonged to several requests: all but one of each are FAILED")
+            await self._database.script([_ONE_REQUEST_FOR_A_CLAIM])
+            await super().prepare()
 
     async def run(self, statement: str, *values: Any) -> Rows:
         """One statement of those who compare the tables with the directory."""
