@@ -23,7 +23,7 @@ from pixdict.bridge import BridgeClient, BridgeSettings, serve
 from pixdict.bridge.client import TIMEOUT
 from pixdict.caches import LIMITS, Caches, Lookups, open_caches
 from pixdict.connect.database import open_database
-from pixdict.connect.keys import KeyTables
+from pixdict.connect.keys import KeyTables, ReplicaTables
 from pixdict.connect.monitor import metrics
 from pixdict.connect.pages import connect_pages
 from pixdict.connect.worker import connect_workers
@@ -162,7 +162,7 @@ async def _core(options: Options) -> None:
         if options.replica is not None:
             other = await open_database(options.replica)
             stack.push_async_callback(other.close)
-            replica = KeyTables(other)
+            replica = ReplicaTables(other)
         if caches is not None:
             bridge = await stack.enter_async_context(BridgeClient(options.bridge))
             caches = structs.replace(caches, lookups=Lookups(caches.cache, bridge))

@@ -18,7 +18,7 @@ from batuta.server.http.connections import Connection
 from pixdict.bridge import Bridge, BridgeClient, BridgeSettings, serve
 from pixdict.caches import Lookups, open_caches
 from pixdict.connect.database import Database, open_database
-from pixdict.connect.keys import KeyTables, keys_worker
+from pixdict.connect.keys import KeyTables, ReplicaTables, keys_worker
 from pixdict.connect.monitor import MonitorTables, metrics
 from pixdict.connect.pages import connect_pages
 from pixdict.connect.reconciliation import reconciliation_worker
@@ -168,7 +168,7 @@ async def _open_replica(made: Stand, stack: AsyncExitStack) -> KeyTables | None:
         return None
     other = await open_database(url)
     stack.push_async_callback(other.close)
-    return KeyTables(other)
+    return ReplicaTables(other)
 
 
 async def _begin_workers(made: Stand, stack: AsyncExitStack, database: Database, registry: Any) -> None:

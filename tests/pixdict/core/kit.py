@@ -17,7 +17,7 @@ from batuta.cache import RedisOptions, open_cache
 from pixdict.bridge import Bridge, BridgeClient, BridgeSettings, serve
 from pixdict.caches import Caches, open_caches
 from pixdict.connect.database import open_database
-from pixdict.connect.keys import KeyTables, keys_worker
+from pixdict.connect.keys import KeyTables, ReplicaTables, keys_worker
 from pixdict.core import Core, CoreSettings, core_worker, serve_core
 from pixdict.directory import Directory
 from tests.pixdict.directory.kit import CPF, PHONE, A, B, Bank
@@ -158,7 +158,7 @@ async def stand(
         if replica:
             other = await open_database(replica)
             stack.push_async_callback(other.close)
-            second = KeyTables(other)
+            second = ReplicaTables(other)
         made.core = Core(made.client, made.tables, settings, replica=second, caches=made.caches)
         await stack.enter_async_context(core_worker(made.core, grace=0.5))
         made.url = await stack.enter_async_context(serve_core(made.core))

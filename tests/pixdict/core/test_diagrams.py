@@ -328,7 +328,8 @@ async def test_6_2_reads_come_from_the_replica_while_the_primary_is_away(
 ):
     with PostgresServer(settings={"synchronous_commit": "on"}) as primary:  # what was acknowledged stays
         url = primary.create_database()
-        async with stand(url, tmp_path, replica=postgres_url, settings=settings(limits=LIMITS)) as s:
+        standby = f"{postgres_url}{'&' if '?' in postgres_url else '?'}default_transaction_read_only=on"
+        async with stand(url, tmp_path, replica=standby, settings=settings(limits=LIMITS)) as s:
             made = await s.create()
             assert made.status == 201, made
             replica = await open_database(postgres_url)

@@ -7,7 +7,7 @@ from pixdict.connect.keys.claims import answer_claim, cancel_claim, claim_key, c
 from pixdict.connect.keys.entries import create_entry, delete_entry, update_entry
 from pixdict.connect.keys.models import Asked, AuditUnavailable, EntryChange, EntryStatus, NewClaim, NewEntry
 from pixdict.connect.keys.polling import deliver_with, poll_claims, polling
-from pixdict.connect.keys.tables import KeyTables
+from pixdict.connect.keys.tables import KeyTables, ReplicaTables
 from pixdict.connect.keys.worker import QUEUE, WORKFLOWS, keys_worker
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "KeyTables",
     "NewClaim",
     "NewEntry",
+    "ReplicaTables",
     "answer_claim",
     "cancel_claim",
     "claim_key",

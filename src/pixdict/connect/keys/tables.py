@@ -326,6 +326,13 @@ class KeyTables(SmallTables, _Writes):
         await self._run(sql, name, until)
 
 
+class ReplicaTables(KeyTables):
+    """Of a replica, where nothing can be written: its tables come from the primary."""
+
+    async def prepare(self) -> None:
+        """Nothing is missing."""
+
+
 def _text(value: Struct | None) -> str:
     return "" if value is None else json.encode(value).decode()
 
