@@ -271,8 +271,8 @@ async def test_an_error_whose_class_answers_every_question_with_an_error_is_one(
         with pytest.raises(RunFailed):
             await env.run(hostile)
         assert await letters(env) == [("hostile", "workflow_error", "Hostile")]
-    (line,) = lines(caplog)
-    assert "raise Hostile" in line.getMessage()
+    assert len(lines(caplog)) == 1
+    assert "raise Hostile" in caplog.text  # Python 3.13 can format the error itself
 
 
 @workflow
