@@ -373,6 +373,30 @@ async def test_compensations_come_to_a_worker_that_has_their_activities(arena: A
     assert partner.is_balanced
 
 
+async def test_a_compensation_that_no_worker_can_run_keeps_no_start_waiting() -> None:
+    """Its worker leaves it to others. It still begins other runs at once, without a look for what waits."""
+    partner = Partner()
+    do, _, _ = partner.activities()
+
+    @workflow(name="fails")
+    async def fails() -> None:
+        async with saga():
+            await do(1)
+            raise NonRetryable("no")
+
+    async with Environment(workflows=[fails], activities=[do]) as env:
+        await env.start(fails)
+        session = env.worker.session
+        assert session is not None
+        for _ in range(1_000):
+            if session.admission.willing(session.info, session.clock.now()) is not session.info:
+                break  # the compensation is left to others
+            await env.advance(0.1)
+        else:
+            pytest.fail("the compensation is never left to others")
+        assert session.takes("default", "fails")
+
+
 # -- kills
 
 

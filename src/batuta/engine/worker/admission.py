@@ -137,17 +137,17 @@ class Admission:
         self._declined_until = max(self._declined_until, until)
         return until
 
+    def willing(self, info: WorkerInfo, now: int) -> WorkerInfo:
+        """The worker without the code that it leaves to others at that time of the database, whatever room it has."""
+        if self._declined_until <= now:
+            return info
+        return replace(info, code={name: mark for name, mark in info.code.items() if name != COMPENSATE})
+
     # -- no more calls than can begin soon: jobs, and activities from elsewhere
 
-    def appetite(self, runs: Iterable[OwnedRun], now: int) -> tuple[WorkerInfo, int | None]:
+    def appetite(self, runs: Iterable[OwnedRun]) -> tuple[WorkerInfo, int | None]:
         """The next claim: the worker with only the code that has room, and how many runs at most. None: as many as fit.
-        0: claim nothing until a run leaves. `now`: the database's time."""
-        info, most = self._with_room(runs)
-        if self._declined_until > now:
-            info = replace(info, code={name: mark for name, mark in info.code.items() if name != COMPENSATE})
-        return info, most
-
-    def _with_room(self, runs: Iterable[OwnedRun]) -> tuple[WorkerInfo, int | None]:
+        0: claim nothing until a run leaves."""
         if not self._has_calls:
             return self._info, None
         if self.keyed or any(pool.calls > pool.places for pool in self._pools.values()):

@@ -181,7 +181,7 @@ class Poller:
 
     async def _look(self) -> float | None:
         session = self._session
-        info, most = session.admission.appetite(session.runs.values(), session.clock.now())
+        info, most = session.admission.appetite(session.runs.values())
         limit = min(self.free, session.settings.claim_batch)
         if most is not None and most < limit:
             limit = most
@@ -196,11 +196,12 @@ class Poller:
         failpoint("claim.before")
         began = self._now()
         room = session.admission.room()
-        claim = await self._ask(lambda: session.store.claim(info, limit, room))
+        asked = session.admission.willing(info, session.clock.now())
+        claim = await self._ask(lambda: session.store.claim(asked, limit, room))
         stored_runs = claim.stored_runs
         session.timed_out(claim.timed_out)
-        still_open = session.admission.still_open(info)
-        self._full = still_open is not info
+        still_open = session.admission.still_open(asked)
+        self._full = still_open is not asked
         held = claim.held or self._full
         self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if held else 0.0
         self.backlog = len(stored_runs) == limit or info is not session.info
