@@ -128,7 +128,7 @@ class Forger:
             if self._file is None:
                 self._file = sqlite3.connect(self._url.removeprefix("sqlite:///"), timeout=20)
             with self._file:
-                return self._file.execute(statement, values).fetchall()
+                return self._file.execute(statement, {str(n): value for n, value in enumerate(values, 1)}).fetchall()
         if self._database is None:
             self._database = await asyncpg.connect(self._url)
         return [tuple(row) for row in await self._database.fetch(statement, *values)]
