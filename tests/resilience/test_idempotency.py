@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import subprocess
@@ -165,6 +166,18 @@ async def test_duplicates_get_the_first_answer(url: str) -> None:
         assert await client.idempotency.delete("POST /orders k", reason="test")
         assert not await client.idempotency.delete("POST /orders k")
         assert (await web.post(body=b'{"a": 1, "b": 2}'))[2] == b"number 7"
+
+
+async def test_an_answer_that_a_version_before_has_kept_is_given() -> None:
+    async def work() -> tuple[str, bool]:
+        raise AssertionError
+
+    async with batuta.connect("memory://") as client:
+        requests = client.namespace.requests
+        digest = hashlib.sha256(b"scope" + b"\0" + b"asked").hexdigest()
+        await requests.begin_request("scope k", digest, "o", 10**7, 10**9)
+        await requests.finish_request("scope k", "o", "1")
+        assert await Idempotency(requests).once("scope", "k", b"asked", work) == ("1", True)
 
 
 async def test_another_request_with_the_key_is_a_conflict_and_a_slow_one_is_told_to_wait() -> None:

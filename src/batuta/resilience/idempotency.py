@@ -121,11 +121,10 @@ class Idempotency:
         A duplicate waits for the first answer. Raises IdempotencyKeyReused when the key came with another request,
         IdempotencyInProgress when the answer does not come in time. When `work` raises, nothing is kept."""
         name, owner = name_of(scope, key), new_message_id()
-        # With the namespace: others may keep their answers in the same Redis.
-        digest = hashlib.sha256(f"{self._namespace}\0{scope}\0".encode() + asked).hexdigest()
+        digest = hashlib.sha256(scope.encode() + b"\0" + asked).hexdigest()
         until = time.monotonic() + self._wait
         fast = None if self._answers is None else await self._answers.get(request_id=_fast_name(name))
-        if fast is not None and fast.digest == digest:  # of another request: the store says what that means
+        if fast is not None and fast.digest == self._fast_digest(digest):  # else the store says what that means
             self.counts.replayed += 1
             return fast.answer, True
         while True:
@@ -142,8 +141,7 @@ class Idempotency:
                 log.warning("a request with idempotency key %r was held up: another process carries it out", key)
             found = kept.answer if kept.answer is not None else await self._answer_of_other(name, until)
             if found is not None:
-                if self._answers is not None:
-                    await self._answers.put(KeptAnswer(digest, found), request_id=_fast_name(name))
+                await self._keep_fast(name, digest, found)
                 self.counts.replayed += 1
                 return found, True
             if time.monotonic() >= until:
@@ -168,10 +166,17 @@ class Idempotency:
         kept = answer if len(answer) <= self._largest else shorten(answer)
         if not await self._store.finish_request(name, owner, kept):
             return None
-        if self._answers is not None:
-            await self._answers.put(KeptAnswer(digest, kept), request_id=_fast_name(name))
+        await self._keep_fast(name, digest, kept)
         failpoint("idempotency.kept")
         return answer
+
+    async def _keep_fast(self, name: str, digest: str, answer: str) -> None:
+        if self._answers is not None:
+            await self._answers.put(KeptAnswer(self._fast_digest(digest), answer), request_id=_fast_name(name))
+
+    def _fast_digest(self, digest: str) -> str:
+        """With the namespace: others may keep their answers in the same Redis."""
+        return hashlib.sha256(f"{self._namespace}\0{digest}".encode()).hexdigest()
 
     async def _renew(self, name: str, owner: str) -> None:
         """As long as its holder lives and its loop turns, no other one takes the request over."""
