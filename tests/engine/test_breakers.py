@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -397,6 +398,7 @@ def test_what_counts_is_a_class_several_or_a_function(counts: Any) -> None:
     assert named.verdict(Outcome(KeyError("k")), None) is False
     assert named.verdict(Outcome(Answered(404)), None) is True
     assert breaker("named", ignores=KeyError).verdict(Outcome(KeyError("k")), None) is None
+    assert breaker("named", statuses=[HTTPStatus.NOT_FOUND]).verdict(Outcome(Answered(404)), None) is False
 
 
 async def test_two_declarations_of_one_name_must_agree() -> None:

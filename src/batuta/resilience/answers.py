@@ -38,7 +38,7 @@ def error_classes(name: str, given: object) -> tuple[type[BaseException], ...]:
 
 def check_statuses(name: str, given: object) -> Collection[int]:
     """HTTP statuses as users give them. Raises InvalidInput."""
-    if not isinstance(given, Collection) or any(type(one) is not int or not 100 <= one <= 599 for one in given):
+    if not isinstance(given, Collection) or not all(isinstance(one, int) and 100 <= one <= 599 for one in given):
         raise InvalidInput(f"{name}={given!r} must be a list of HTTP statuses, such as [500, 503]")
     return given
 
