@@ -150,7 +150,19 @@ BAD = [
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(a+)+$", "(a|aa)+", "((a+))*", "(?:a*)*", "(?P<n>x(a|b))+", "((a+)b){2,}", "(a?){50}a{50}", "(", "[(a+"],
+    [
+        "(a+)+$",
+        "(a|aa)+",
+        "((a+))*",
+        "(?:a*)*",
+        "(?P<n>x(a|b))+",
+        "((a+)b){2,}",
+        "(a?){50}a{50}",
+        "(a{2}+b+)+",
+        "(a{1,2})+",
+        "(",
+        "[(a+",
+    ],
 )
 def test_a_pattern_that_may_take_for_ever_is_refused(pattern: str) -> None:
     found = faults([step("a", "ai_task", fallback=1, schema={"properties": {"x": {"pattern": pattern}}}), DONE])
@@ -158,7 +170,18 @@ def test_a_pattern_that_may_take_for_ever_is_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"^[A-Z]{2}\d{4}$", r"^[a-z]+@[a-z]+\.[a-z]+$", "(ab)+", "(a+)?b", r"\(a+\)+", "[(a+]+"]
+    "pattern",
+    [
+        r"^[A-Z]{2}\d{4}$",
+        r"^[a-z]+@[a-z]+\.[a-z]+$",
+        "(ab)+",
+        "(a+)?b",
+        r"\(a+\)+",
+        "[(a+]+",
+        "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$",
+        r"^(\d{3}\.){2}\d{3}-\d{2}$",
+        r"^\d+(,((\d{3}))*)?$",
+    ],
 )
 def test_other_patterns_are_accepted(pattern: str) -> None:
     schema = {"patternProperties": {pattern: {"pattern": pattern}}}

@@ -49,6 +49,8 @@ _TAKEN: Final = {"steps": "it has the outputs of the steps"}
 _LITERAL: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 """Of a pattern: a sign that is escaped, or a set of signs."""
 _OPENING: Final = re.compile(r"\(\?(?:[:=!>]|<[=!]|P?<\w+>)")
+_COUNT: Final = re.compile(r"(?<=[^(|)])\{\d+\}")
+"""Of a sign or a plain group: `x{3}` has one length, and so fits a text in one way."""
 _PLAIN_GROUP: Final = re.compile(r"\([^()*+?{|]*\)")
 _ONCE: Final = re.compile(r"\(([^()]*)\)(?![*+{])")
 """A group that is not repeated: its content counts for the group around it."""
@@ -295,7 +297,7 @@ def _patterns(value: Any) -> list[str]:
 def _may_take_for_ever(pattern: str) -> bool:
     """Whether it repeats a group that repeats something itself, or chooses: `(a+)+`, `(a|b)*`."""
     bare = _OPENING.sub("(", _LITERAL.sub("x", pattern))
-    while bare != (shorter := _ONCE.sub(r"\1", _PLAIN_GROUP.sub("x", bare))):
+    while bare != (shorter := _ONCE.sub(r"\1", _PLAIN_GROUP.sub("x", _COUNT.sub("", bare)))):
         bare = shorter
     return _REPEATED_GROUP.search(bare) is not None
 
