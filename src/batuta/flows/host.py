@@ -128,6 +128,11 @@ class Host(Protocol):
         """An async context manager: compensations of its block are done when that fails."""
         ...
 
+    def is_apart(self) -> bool:
+        """Whether blocks beside each other, and parts of long lists, have compensations of their own: not in runs that
+        began when they had not."""
+        ...
+
     def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:
         """The run goes back to a step: it may continue as new from there."""
         ...

@@ -77,7 +77,7 @@ class Interpreter:
         """What it has collected, and what undoes it if the flow fails later."""
         one = self._program.by_key[part.step]
         frame = Frame(event, part.context, part.steps)
-        if not self._program.undoes:
+        if not self._program.undoes or not self._host.is_apart():
             return {"results": await self._items(one, frame, part.items, part.offset, 0)}
         async with self._host.scope():
             results = await self._items(one, frame, part.items, part.offset, 0)

@@ -213,6 +213,9 @@ class _Host:
     def scope(self) -> AbstractAsyncContextManager[Any]:
         return _Scope(self.undone)
 
+    def is_apart(self) -> bool:
+        return True
+
     def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:
         """A rehearsal has no journal that could grow."""
 

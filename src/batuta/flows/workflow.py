@@ -96,6 +96,8 @@ class DurableHost:
         self.number = 0
         self._runtime = runtime_for("a flow")
         self._start, self._flow, self._gates, self._program = start, flow, gates, program
+        self._scopes: list[_Scope] = []
+        self._is_apart: bool | None = None
         self._heard = start.state.heard if isinstance(start.state, FlowState) else []
         self._asked: dict[str, dict[int, asyncio.Future[Decision]]] = {}
         """By the key of a step, and by its number: there may be several of one key, for items of a list."""
@@ -130,7 +132,7 @@ class DurableHost:
     async def call_activity(self, one: Prepared, name: str, *args: Any, queue: str = "") -> Any:
         """What `call` does, without making a decoder each time."""
         made = self._runtime.call_activity(name, None, _ANYTHING, args, {}, self._options(one, queue))
-        scope = _scope.get()
+        scope = self._current()
         return await (made if scope is None else scope.saga.step(None, args, {}, made))
 
     def _options(self, one: Prepared, queue: str = "") -> ActivityOptions:
@@ -232,38 +234,55 @@ class DurableHost:
     # -- compensations
 
     def undo(self, one: Prepared, request: ActionRequest) -> None:
-        scope = _scope.get()
+        scope = self._current()
         if scope is None:
             raise FlowFailed(f"the compensation {one.key!r} belongs to no block")
         scope.saga(Actions.act.with_options(**_shared(self._options(one))), request)
         scope.requests.append((one.key, request))
 
     def undoes(self) -> list[Any]:
-        scope = _scope.get()
+        scope = self._current()
         found: list[Any] = msgspec.to_builtins([] if scope is None else scope.requests)
         return found
 
     def scope(self) -> AbstractAsyncContextManager[Any]:
-        return _Scope()
+        return _Scope(None if self.is_apart() else self._scopes)
+
+    def is_apart(self) -> bool:
+        if self._is_apart is None:
+            self._is_apart = patched("blocks have compensations of their own")
+        return self._is_apart
+
+    def _current(self) -> _Scope | None:
+        """The scope of this branch; in runs from before that was told apart, the one that has begun last."""
+        if self._is_apart is False:
+            return self._scopes[-1] if self._scopes else None
+        return _scope.get()
 
     def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:
-        if info().continue_hint and _scope.get() is None:
+        if info().continue_hint and self._current() is None:
             state = FlowState(at=at, context=context, steps=steps, number=self.number, heard=self._heard)
             continue_as_new(replace(self._start, state=state))
 
 
 class _Scope:
-    """A saga, and the requests of its compensations. Branches that run at the same time have their own."""
+    """A saga, and the requests of its compensations. Branches that run at the same time have their own, unless there
+    is one list for all of the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, all_of_run: list[_Scope] | None) -> None:
+        self._all_of_run = all_of_run
         self.saga, self.requests = saga(), list[tuple[str, ActionRequest]]()
 
     async def __aenter__(self) -> None:
         await self.saga.__aenter__()
         self._outer = _scope.get()
         self._token = _scope.set(self)
+        if self._all_of_run is not None:
+            self._all_of_run.append(self)
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: Any) -> None:  # noqa: PYI036 - passed on
+        if self._all_of_run is not None:
+            self._all_of_run.remove(self)
         with suppress(ValueError):  # the run leaves memory: its code is closed from outside
             _scope.reset(self._token)
         if kind is None and self._outer is not None:
