@@ -64,6 +64,16 @@ async def test_a_rescue_sees_its_own_error_when_a_block_beside_it_fails_meanwhil
     assert (found.run.context["a"], found.run.context["b"]) == ("a", "b")
 
 
+@in_virtual_time
+async def test_a_rescue_reads_the_error_that_it_has_written() -> None:
+    rescue = [
+        step("own", "set", values={"error": "mine"}),
+        step("inner", "parallel", branches=[[step("a", "set", values={"seen": "{{ context.error }}"})]]),
+    ]
+    found = await ran([step("block", "try", steps=[step("no", "fail")], catch=rescue), DONE])
+    assert (found.run.context["seen"], found.run.context["error"]) == ("mine", "mine")
+
+
 @pytest.mark.parametrize("after", ["in the list", "later"])
 @in_virtual_time
 async def test_a_long_list_is_undone_the_last_item_first(after: str) -> None:

@@ -10,8 +10,12 @@ from batuta.testing import Environment, assert_replays, in_virtual_time
 from tests.flows.kit import DONE, ended, start, step
 from tests.flows.record import GOLDEN
 
-BEFORE_BLOCKS_WERE_APART = ["blocks_beside_each_other.json", "part_of_a_long_list.json"]
-"""Recorded when all blocks of a run shared the compensations of the one that had begun last."""
+BEFORE_BLOCKS_WERE_APART = [
+    "blocks_beside_each_other.json",
+    "part_of_a_long_list.json",
+    "rescue_within_a_rescue.json",
+]
+"""Recorded when all blocks of a run shared the compensations of the one that had begun last, and the last error."""
 
 
 @pytest.mark.parametrize("file", ["every_step.json", "waiting.json", *BEFORE_BLOCKS_WERE_APART])

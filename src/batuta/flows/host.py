@@ -129,8 +129,8 @@ class Host(Protocol):
         ...
 
     def is_apart(self) -> bool:
-        """Whether blocks beside each other, and parts of long lists, have compensations of their own: not in runs that
-        began when they had not."""
+        """Whether blocks beside each other have compensations and errors of their own, and parts of long lists
+        compensations: not in runs that began when they had not."""
         ...
 
     def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:

@@ -47,6 +47,11 @@ class Frame(Struct, eq=False, gc=False):
         context = self.context if self.error is None else {**self.context, "error": self.error}
         return {"event": self.event, "context": context, "steps": self.steps}
 
+    def write(self, values: dict[str, Any]) -> None:
+        self.context.update(values)
+        if self.error is not None:
+            self.error = values.get("error", self.error)
+
     def inner(self, block: int) -> Frame:
         return Frame(self.event, self.context, self.steps, block, self.index, self.error)
 
@@ -150,7 +155,7 @@ class Interpreter:
     async def _write(self, one: Prepared, frame: Frame, number: int) -> None:
         values = {} if one.writes is None else _value(one.writes, frame.scope)
         found = await self._mark(one, frame, number, "wrote", context=values)
-        frame.context.update(found.get("context") or {})
+        frame.write(found.get("context") or {})
 
     # -- steps that decide
 
@@ -182,7 +187,7 @@ class Interpreter:
             return {"output": values, "context": values}
 
         found = await self._decide(one, frame, number, make)
-        frame.context.update(found.get("context") or {})
+        frame.write(found.get("context") or {})
         return ""
 
     async def fail(self, one: Prepared, frame: Frame, number: int) -> str:
@@ -437,7 +442,7 @@ class Interpreter:
             found = await self._mark(one, frame, number, "wrote", context={"error": failed})
             failed = frame.context["error"] = found["context"]["error"]
             own = frame.inner(frame.block)
-            own.error = failed
+            own.error = failed if self._host.is_apart() else None
             await self._block(rescue, own)
             return failed
         return None
