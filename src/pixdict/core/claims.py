@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from batuta.ids import new_secret
 from batuta.server import Answer, Call, Repeat, Route, route
 from pixdict.connect.keys.models import Asked, ClaimAct, ClaimRow, How, Outcome
 from pixdict.core.outcomes import refusal_of, refused
@@ -12,6 +11,7 @@ from pixdict.core.requests import (
     PageQuery,
     answering,
     before_of,
+    callers,
     key_of,
     once,
     refuse_others,
@@ -95,16 +95,16 @@ class Claims:
         if row is None:
             raise refused(404, "claim_not_found", f"there is no claim {call.id[:100]!r}")
         _refuse_act(row, action)
-        asked = Asked(request=f"{action}-{new_secret(12).hex()}", trace_id=call.trace_id)
-        act = ClaimAct(action=action, reason=body.reason, asked=asked)
+        act = ClaimAct(action=action, reason=body.reason, asked=Asked(trace_id=call.trace_id))
+        key = key_of(call, body.idempotency_key)
 
         async def work() -> Answer:
             if action != "prove":
                 await core.check_breaker()
-            outcome = await core.act_on_claim(row, act)
+            outcome = await core.act_on_claim(row, act, callers(call, key))
             return self._answer(call, row.id, 200, outcome, row.status)
 
-        return await once(core, call, key_of(call, body.idempotency_key), work)
+        return await once(core, call, key, work)
 
     @staticmethod
     def _answer(call: Call, id: str, done: int, outcome: Outcome | None, status: str) -> Answer:

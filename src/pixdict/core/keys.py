@@ -12,6 +12,7 @@ from pixdict.core.requests import (
     PageQuery,
     answering,
     before_of,
+    callers,
     key_of,
     once,
     refuse_others,
@@ -80,25 +81,27 @@ class Keys:
         if account is not None:
             refuse_others(core, account.participant)
         change = EntryChange(account=account, owner=owner, reason=body.reason)
+        key = key_of(call, body.idempotency_key)
 
         async def work() -> Answer:
             await core.check_breaker()
-            outcome = await core.change_entry(call.id, change, call.trace_id)
+            outcome = await core.change_entry(call.id, change, call.trace_id, callers(call, key))
             return self._answer(call, call.id, 200, outcome, EntryStatus.ACTIVE)
 
-        return await once(core, call, key_of(call, body.idempotency_key), work)
+        return await once(core, call, key, work)
 
     async def delete(self, call: Call) -> Answer:
         """200 when it is done, 202 while it goes on."""
         core, reason = self._core, call.query.reason
         refuse_violations(_reasons(reason, DELETE_REASONS))
+        key = key_of(call, None)
 
         async def work() -> Answer:
             await core.check_breaker()
-            outcome = await core.change_entry(call.id, reason, call.trace_id)
+            outcome = await core.change_entry(call.id, reason, call.trace_id, callers(call, key))
             return self._answer(call, call.id, 200, outcome, EntryStatus.DELETING)
 
-        return await once(core, call, key_of(call, None), work)
+        return await once(core, call, key, work)
 
     async def get(self, call: Call) -> Answer:
         """By our id, or by the value of the key."""

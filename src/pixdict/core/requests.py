@@ -78,6 +78,11 @@ def key_of(call: Call, given: str | None) -> str:
     return (header if header is not None else given) or ""
 
 
+def callers(call: Call, key: str) -> str:
+    """An idempotency key as that of its caller alone. "": there is none."""
+    return f"{call.principal.caller}\0{key}" if key else ""
+
+
 async def once(core: Core, call: Call, key: str, work: Work) -> Answer:
     """Carry it out once for each key; the same request gets the same answer again."""
     if not key:

@@ -9,6 +9,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
+import msgspec
+from msgspec.structs import replace
+
 from batuta import Batuta, BreakerOpen
 from batuta.bus import Message
 from batuta.clock import SystemClock, as_datetime
@@ -161,10 +164,32 @@ class Core:
         if row.created_at is not None and row.created_at < since:
             raise _KeyIsFree
 
-    async def change_entry(self, id: str, change: EntryChange | str, trace_id: str) -> Outcome | None:
-        """Update an entry, or delete it for that reason. Raises Refused."""
+    @staticmethod
+    def _request_name(act: str, what: object, key: str) -> str:
+        """What the id of a request begins with. With an idempotency key it is the same one when it is repeated."""
+        if not key:
+            return f"{act}-{new_secret(8).hex()}"
+        asked = msgspec.json.encode(what).decode()
+        return f"{act}-{uuid5(_IDS, f'{key} {asked}').hex}"
+
+    def _request_id(self, name: str) -> str:
+        return f"{name}-{self._clock.now():x}-{new_secret(4).hex()}"
+
+    def _is_repeated(self, row: EntryRow | ClaimRow, name: str) -> bool:
+        """Whether the last request of a row is the one of that name: under way or done, and its day is not over."""
+        before, _, made = row.request.rpartition("-")[0].rpartition("-")
+        if before != name or not (row.outcome is None or row.outcome.how is How.DONE):
+            return False
+        return as_datetime(int(made, 16)) > as_datetime(self._clock.now()) - timedelta(seconds=self.settings.keep)
+
+    async def change_entry(self, id: str, change: EntryChange | str, trace_id: str, key: str = "") -> Outcome | None:
+        """Update an entry, or delete it for that reason. `key`: of a caller; a repetition is asked for once, also after
+        a death of the process. Raises Refused."""
         kind = "delete" if isinstance(change, str) else "update"
-        asked = Asked(request=f"{kind}-{new_secret(12).hex()}", trace_id=trace_id)
+        name = self._request_name(kind, [id, change], key)
+        if key and (row := await self.tables.entry(id)) is not None and self._is_repeated(row, name):
+            return await self._ended("dict_entries", row)
+        asked = Asked(request=self._request_id(name), trace_id=trace_id)
         request: Request = (
             DeleteEntry(id=id, reason=change, asked=asked)
             if isinstance(change, str)
@@ -211,8 +236,12 @@ class Core:
         except _KeyIsFree:
             return await self.create_claim(str(uuid5(_IDS, id)), claim, trace_id)
 
-    async def act_on_claim(self, row: ClaimRow, act: ClaimAct) -> Outcome | None:
-        """Confirm it, cancel it, or prove possession. Raises Refused."""
+    async def act_on_claim(self, row: ClaimRow, act: ClaimAct, key: str = "") -> Outcome | None:
+        """Confirm it, cancel it, or prove possession. `key`: as for `change_entry`. Raises Refused."""
+        name = self._request_name(act.action, [row.id, act.reason], key)
+        if key and (found := await self.tables.claim(row.id)) is not None and self._is_repeated(found, name):
+            return await self._ended("dict_claims", found)
+        act = replace(act, asked=replace(act.asked, request=self._request_id(name)))
 
         async def write(tables: ChangedTables) -> bool:
             if await tables.ask_claim(row.id, act.asked.request) is None:
@@ -249,11 +278,21 @@ class Core:
                     await self.client.publish(REQUESTS, request, transaction=tables.connection, **message)
             if not is_new and there is not None and (found := await there()) is not None:
                 return found
-            try:
-                async with asyncio.timeout(self.settings.wait):
-                    return await asyncio.shield(outcome)
-            except TimeoutError:
-                return None
+            return await self._in_time(outcome)
+
+    async def _ended(self, table: Table, row: EntryRow | ClaimRow) -> Outcome | None:
+        """How the last request of a row ended; None: it has not yet."""
+        if row.outcome is not None:
+            return row.outcome
+        with self.waiters.expect(table, row.id, row.request) as outcome:
+            return await self._in_time(outcome)
+
+    async def _in_time(self, outcome: asyncio.Future[Outcome]) -> Outcome | None:
+        try:
+            async with asyncio.timeout(self.settings.wait):
+                return await asyncio.shield(outcome)
+        except TimeoutError:
+            return None
 
     async def take(self, message: Message[Response]) -> None:
         """A response of connect."""

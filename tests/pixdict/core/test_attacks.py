@@ -6,6 +6,7 @@ import pytest
 
 import batuta
 from batuta.server.http import connections
+from tests.pixdict.core import kit
 from tests.pixdict.core.kit import account as json_account
 from tests.pixdict.core.kit import claim, eventually, key, settings
 from tests.pixdict.directory.kit import PHONE, B, account
@@ -102,6 +103,57 @@ async def test_a_deletion_that_is_repeated_with_its_key_gets_the_same_answer(sta
         said = [await s.ask("DELETE", f"/api/v1/keys/{id}", Idempotency_Key="k") for _ in range(2)]
         assert [(one.status, one.body) for one in said] == [(200, {"entry_id": id, "status": "DELETED"})] * 2
         assert s.asked("deleteEntry") == [200]
+
+
+async def test_changes_and_acts_whose_answers_were_not_kept_are_carried_out_once(url, tmp_path):
+    """As when core is killed before it keeps them."""
+
+    async def twice(method, path, body=None):
+        said = []
+        for _ in range(2):
+            said.append(await s.ask(method, path, body, Idempotency_Key="k"))
+            for one in await requests.list_requests("", 10):
+                await requests.clear_request(one.key)
+        assert [(one.status, one.body) for one in said] == [(200, said[0].body)] * 2, said
+        return said[0].body["status"]
+
+    async with kit.stand(url, tmp_path) as s:
+        requests = s.client.namespace.requests
+        id = (await s.create()).body["entry_id"]
+        assert await twice("PATCH", f"/api/v1/keys/{id}", {"account": json_account(number="9")}) == "ACTIVE"
+        assert await twice("PATCH", f"/api/v1/keys/{id}", {"account": json_account(number="8")}) == "ACTIVE"
+        assert await twice("DELETE", f"/api/v1/keys/{id}") == "DELETED"
+        assert (s.asked("updateEntry"), s.asked("deleteEntry")) == ([200, 200], [200])
+        s.b.create(at=account(B))
+        taken = (await s.claim(claim())).body["claim_id"]
+        assert await twice("POST", f"/api/v1/claims/{taken}/cancel", {}) == "CANCELLED"
+        assert s.asked("cancelClaim") == [200]
+
+
+async def test_a_deletion_that_is_under_way_is_waited_for_by_its_repetition(sqlite_url, tmp_path):
+    async with kit.stand(sqlite_url, tmp_path, settings=settings(wait=0.3)) as s:
+        id = (await s.create()).body["entry_id"]
+        s.directory.faults.add("status", operation="deleteEntry", times=1, status=503)
+        first = await s.ask("DELETE", f"/api/v1/keys/{id}", Idempotency_Key="k")
+        for one in await s.client.namespace.requests.list_requests("", 10):
+            await s.client.namespace.requests.clear_request(one.key)
+        second = await s.ask("DELETE", f"/api/v1/keys/{id}", Idempotency_Key="k")
+        assert {first.status, second.status} <= {200, 202}, (first, second)
+        other = await s.ask("DELETE", f"/api/v1/keys/{id}", Idempotency_Key="other")
+        assert other.status == 409, "another request"
+
+
+async def test_a_change_is_made_again_with_a_key_whose_day_is_over(stand, sqlite_url, tmp_path):
+    async with stand(sqlite_url, tmp_path, settings=settings(keep=0.1)) as s:
+        id = (await s.create()).body["entry_id"]
+        body = {"account": json_account(number="9")}
+
+        async def again():
+            said = await s.ask("PATCH", f"/api/v1/keys/{id}", body, Idempotency_Key="k")
+            assert said.status == 200, said
+            return s.asked("updateEntry") == [200, 200]
+
+        await eventually(again)
 
 
 async def test_two_changes_of_an_entry_at_once_do_not_mix(stand, sqlite_url, tmp_path):
