@@ -102,21 +102,24 @@ class Calls:
         """Carried out once for each request id. Raises what `call` does, IdempotencyKeyReused,
         IdempotencyInProgress."""
         asked = msgspec.json.encode([request.operation.name, request.path, request.message])
-
         name = request_id, hashlib.sha256(asked).hexdigest()
+        doubt = Doubt()
 
         async def carried_out() -> Struct:
-            doubt = self._doubts.pop(name, Doubt())
-            try:
-                return await self.call(request, until, recover=recover, doubt=doubt)
-            except BaseException:
-                if doubt.since is not None:
-                    self._doubts[name] = doubt
-                if len(self._doubts) > _DOUBTS:
-                    self._doubts.popitem(last=False)
-                raise
+            nonlocal doubt
+            doubt, began = self._doubts.pop(name, Doubt()), self.directory_time()
+            answer = await self.call(request, until, recover=recover, doubt=doubt)
+            doubt.since = doubt.since or began  # it is done, but its answer is not kept yet
+            return answer
 
-        return await self.answers.once(request_id, asked, request.operation.response, carried_out)
+        try:
+            return await self.answers.once(request_id, asked, request.operation.response, carried_out)
+        except BaseException:
+            if doubt.since is not None:
+                self._doubts[name] = doubt
+            if len(self._doubts) > _DOUBTS:
+                self._doubts.popitem(last=False)
+            raise
 
     async def call(
         self, request: DirectoryRequest, until: float, *, recover: Recover | None = None, doubt: Doubt | None = None

@@ -216,6 +216,23 @@ async def test_a_claim_whose_answer_was_lost_is_found_and_not_made_twice():
         assert len(posts) == 1
 
 
+async def test_a_deletion_whose_answer_could_not_be_kept_is_done_when_it_is_repeated(monkeypatch):
+    path = "/api/v2/entries/%2B5511987654321/delete"
+    deleted = messages.DeleteEntryResponse(key=KEY, **ENVELOPE)
+    async with stand(lock=1.0) as (fake, _, client, batuta):
+        fake.on("POST", path, deleted, DirectoryRefused("NotFound"))
+        with monkeypatch.context() as patch:
+
+            async def away(*_):
+                raise StoreUnavailable("cannot reach PostgreSQL")
+
+            patch.setattr(batuta.namespace.requests, "finish_request", away)
+            with pytest.raises(BridgeUnavailable, match="store_unavailable"):
+                await client.delete_entry(KEY, reason="FRAUD", request_id="d-1")
+        assert (await client.delete_entry(KEY, reason="FRAUD", request_id="d-1")).key == KEY
+        assert fake.times(path) == 2
+
+
 async def test_a_claim_whose_answer_was_lost_is_found_behind_two_hundred_others():
     others = [replace(CLAIMED, key=f"+55119{number:08}", id=uuid4()) for number in range(200)]
     first = messages.ListClaimsResponse(has_more_elements=True, claims=others, **ENVELOPE)
