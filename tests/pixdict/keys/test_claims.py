@@ -230,6 +230,26 @@ async def test_a_claim_that_could_not_be_cancelled_there_stays_pending_until_its
 
 
 @in_virtual_time
+async def test_a_claim_that_is_undone_late_stays_when_another_request_has_it_by_then(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.b.create(at=account(w.b.ispb))
+        w.database.fail("'OPEN'", 3)
+        w.bridge.away = ["cancelClaim"] * 20
+        wanted = claim("PORTABILITY", at=account(A), claimer=person()).claim
+        with pytest.raises(RunFailed, match="could not be undone"):
+            await w.env.run(claim_key, NewClaim(id="1", claim=wanted))
+        w.bridge.away.clear()
+        second = await w.env.start(claim_key, NewClaim(id="2", claim=wanted), id="claim-2")
+        await w.later(60)
+        assert await state(w, "2") == ("OPEN", "")
+        await w.env.client.dead_letters.reprocess(everything=True)
+        await w.later(60)
+        assert ((await state(w))[0], await state(w, "2")) == ("FAILED", ("OPEN", ""))
+        assert opened(w).status == "OPEN"
+        await second.cancel("the test is over")
+
+
+@in_virtual_time
 async def test_a_refused_claim_has_failed(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         wanted = claim("OWNERSHIP", at=account(A), claimer=MARIA).claim

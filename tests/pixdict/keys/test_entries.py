@@ -158,6 +158,22 @@ async def test_a_key_that_could_not_be_undone_stays_pending_until_its_dead_lette
         assert await letters(w) == []
 
 
+@in_virtual_time
+async def test_a_key_that_is_undone_late_stays_when_it_has_become_active(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.database.fail("key_value = ?, cid", 3)
+        w.bridge.away = ["deleteEntry"] * 20
+        with pytest.raises(RunFailed, match="could not be undone"):
+            await w.env.run(create_entry, new_entry())
+        w.bridge.away.clear()
+        await w.tables.store_entry("e-1", new_entry().entry, "c" * 64)  # as the reconciliation does
+        await w.env.client.dead_letters.reprocess(everything=True)
+        await w.later(60)
+        assert await letters(w) == []
+        assert await w.status() == "ACTIVE"
+        assert w.directory.storage.counts()["entries"] == 1
+
+
 async def created(w: World) -> None:
     await w.env.run(create_entry, new_entry())
     w.bridge.calls.clear()
@@ -222,6 +238,28 @@ async def test_an_update_that_could_not_be_undone_is_not_said_to_be(tmp_path: Pa
         assert stored is not None
         assert row is not None
         assert stored.entry.account == row.entry.account == account()
+
+
+@in_virtual_time
+async def test_an_update_that_is_undone_late_takes_nothing_back_that_came_after_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await created(w)
+        w.database.fail("key_value = ?, cid", 3)
+        handle = await w.env.start(update_entry, "e-1", EntryChange(account=account(number="9")), id="update-1")
+        await w.later(0.1)
+        w.bridge.away = ["updateEntry"] * 20
+        with pytest.raises(RunFailed, match="could not be undone"):
+            await handle.result()
+        w.bridge.away.clear()
+        await w.env.run(update_entry, "e-1", EntryChange(account=account(number="7")))
+        await w.env.client.dead_letters.reprocess(everything=True)
+        await w.later(60)
+        assert await letters(w) == []
+        stored, row = w.directory.storage.entry(PHONE), await w.tables.entry("e-1")
+        assert stored is not None
+        assert row is not None
+        assert stored.entry.account == row.entry.account == account(number="7")
+        assert (row.status, row.problem) == ("ACTIVE", "")
 
 
 @in_virtual_time

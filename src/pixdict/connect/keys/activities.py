@@ -286,9 +286,15 @@ class KeyActivities:
 
     @activity(retry=UNDO, timeout=CALL, gates=[BACEN])
     async def undo_create(self, id: str, key: str, request_id: UUID, asked: Asked) -> None:
-        """Compensation: remove the entry from the directory, and only then say so here."""
-        with suppress(NotFound):
-            await self._bridge.delete_entry(key, reason="RECONCILIATION", request_id=request_id)
+        """Compensation: remove the entry from the directory, and only then say so here. A key that has become active, as
+        by a reconciliation before the dead letter is processed, stays."""
+        active = await self._tables.active_entry(key)
+        if active is not None and active.id == id:
+            log.warning("entry %s is active by now: its creation is not undone", id)
+            return
+        if active is None:
+            with suppress(NotFound):
+                await self._bridge.delete_entry(key, reason="RECONCILIATION", request_id=request_id)
         ended = _outcome(asked, How.UNDONE, EntryStatus.FAILED, COMPENSATED_ENTRY)
         await self._keep(
             lambda tables: tables.set_entry_status(id, EntryStatus.FAILED, COMPENSATED_ENTRY, ended),
@@ -297,7 +303,13 @@ class KeyActivities:
 
     @activity(retry=UNDO, timeout=CALL, gates=[BACEN])
     async def undo_change(self, id: str, key: str, old: EntryChange, request_id: UUID, asked: Asked) -> None:
-        """Compensation: give the directory the old values back, and only then say so here."""
+        """Compensation: give the directory the old values back, and only then say so here. What has changed since, as
+        before a dead letter is processed, is not taken back."""
+        row = await self._tables.entry(id)
+        now = None if row is None or row.status != EntryStatus.ACTIVE else (row.entry.account, row.entry.owner)
+        if now != (old.account, old.owner):
+            log.warning("entry %s has changed since: its update is not undone", id)
+            return
         await self._bridge.update_entry(
             key, reason=old.reason, request_id=request_id, account=old.account, owner=old.owner
         )
@@ -393,8 +405,10 @@ class KeyActivities:
 
     @activity(retry=UNDO, timeout=CALL, gates=[BACEN])
     async def undo_claim(self, id: str, claim_id: UUID, request_id: UUID, asked: Asked) -> None:
-        """Compensation: cancel the claim at the directory, and only then say so here."""
-        await self._bridge.cancel_claim(claim_id, reason=Reason.USER_REQUESTED, request_id=request_id)
+        """Compensation: cancel the claim at the directory, and only then say so here. One that another request of ours
+        has taken over by now stays."""
+        if not await self._is_of_another(id, claim_id):
+            await self._bridge.cancel_claim(claim_id, reason=Reason.USER_REQUESTED, request_id=request_id)
         await self._fail_claim(id, COMPENSATED, _outcome(asked, How.UNDONE, "FAILED", COMPENSATED))
 
     @activity(retry=FOR_EVER)
