@@ -8,6 +8,7 @@
 | the directory was away for all attempts | 502 |
 | the breaker was open on arrival | 503 "Circuit Open", nothing was written |
 | a step after the directory failed | 500, and everything was undone |
+| it failed, and could not be undone there | 502 |
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from batuta.server import Refused
 from pixdict.bridge.errors import STATE
-from pixdict.connect.keys.models import How, Outcome
+from pixdict.connect.keys.models import NOT_COMPENSATED, How, Outcome
 from pixdict.dict.problems import STATUS
 
 CIRCUIT_OPEN, KEY_CONFLICT = "Circuit Open", "Idempotency key conflict"
@@ -37,7 +38,9 @@ def refusal_of(subject: str, outcome: Outcome) -> Refused:
     if outcome.how is How.UNDONE:
         return refused(500, "compensated", outcome.problem, **more)
     if outcome.how is How.EXHAUSTED:
-        detail = f"the directory did not answer: the {subject} stays {outcome.status}, and a person was told"
+        is_done_there = outcome.problem == NOT_COMPENSATED
+        why = "it was done there, but neither kept here nor undone" if is_done_there else "the directory did not answer"
+        detail = f"{why}: the {subject} stays {outcome.status}, and a person was told"
         return refused(502, "attempts_exhausted", detail, BAD_GATEWAY, **more)
     name, _, detail = outcome.problem.partition(": ")
     if not _NAME.fullmatch(name):

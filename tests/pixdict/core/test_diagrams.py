@@ -14,8 +14,10 @@ from pixdict.bridge import BridgeSettings
 from pixdict.caches import CachedEntry
 from pixdict.connect.database import open_database
 from pixdict.connect.keys import AuditUnavailable, KeyTables
+from pixdict.connect.keys.models import NOT_COMPENSATED, How, Outcome
 from pixdict.connect.keys.tables import ChangedTables
 from pixdict.core import LIMITS, service
+from pixdict.core.outcomes import refusal_of
 from pixdict.errors import DatabaseTimeout
 from tests.pixdict.core.kit import TRACE, claim, eventually, key, settings
 from tests.pixdict.core.kit import account as json_account
@@ -249,6 +251,17 @@ async def test_4_2_what_could_not_be_undone_yet_is_not_said_to_be(stand, postgre
 
         await eventually(undone)
         assert s.directory.storage.counts()["entries"] == 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"), [(NOT_COMPENSATED, "neither kept here nor undone"), ("no call", "the directory did not answer")]
+)
+def test_the_caller_hears_whether_the_directory_has_done_what_stays_pending(problem, said):
+    outcome = Outcome(request="create-1", how=How.EXHAUSTED, status="PENDING", problem=problem)
+    refusal = refusal_of("entry", outcome).problem
+    assert (refusal.status, refusal.code) == (502, "attempts_exhausted")
+    assert said in refusal.detail
+    assert refusal.detail.endswith("the entry stays PENDING, and a person was told")
 
 
 async def test_an_update_that_cannot_be_kept_here_is_undone_there(stand, postgres_url, tmp_path):

@@ -286,8 +286,8 @@ class KeyActivities:
 
     @activity(retry=UNDO, timeout=CALL, gates=[BACEN])
     async def undo_create(self, id: str, key: str, request_id: UUID, asked: Asked) -> None:
-        """Compensation: remove the entry from the directory, and only then say so here. A key that has become active, as
-        by a reconciliation before the dead letter is processed, stays."""
+        """Compensation: remove the entry from the directory, and only then say so here. A key that has become active,
+        as by a reconciliation before the dead letter is processed, stays."""
         active = await self._tables.active_entry(key)
         if active is not None and active.id == id:
             log.warning("entry %s is active by now: its creation is not undone", id)
