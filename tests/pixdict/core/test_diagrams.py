@@ -254,7 +254,8 @@ async def test_4_2_what_could_not_be_undone_yet_is_not_said_to_be(stand, postgre
 
 
 @pytest.mark.parametrize(
-    ("problem", "said"), [(NOT_COMPENSATED, "neither kept here nor undone"), ("no call", "the directory did not answer")]
+    ("problem", "said"),
+    [(NOT_COMPENSATED, "neither kept here nor undone"), ("no call", "the directory did not answer")],
 )
 def test_the_caller_hears_whether_the_directory_has_done_what_stays_pending(problem, said):
     outcome = Outcome(request="create-1", how=How.EXHAUSTED, status="PENDING", problem=problem)
