@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from batuta import Query, RunState, Signal, Update, activity, workflow
+from batuta import Handle, Query, QueryFailed, RunState, Signal, Update, activity, workflow
 from batuta.ids import RunId
 from batuta.journal.records import PAGE_BYTES, Message, MessageKind, StoredRun, Unread
 from batuta.journal.store import Store
@@ -84,10 +86,7 @@ async def test_queries_forks_and_verify_read_a_long_inbox_in_pages(
     worker = await arena.worker(client, reads, act)
     handle = await client.start(reads, id="long")
 
-    async def waits() -> bool:
-        return (await handle.describe()).state is RunState.WAITING
-
-    await until(waits)
+    await until(lambda: _is_waiting(handle))
     await worker.stop()
     for number in range(COUNT - 1):
         await handle.signal(long, str(number) * SIZE)
@@ -96,6 +95,27 @@ async def test_queries_forks_and_verify_read_a_long_inbox_in_pages(
     fork = await handle.fork("forked", at=1, reason="to see")
     assert (await fork.describe()).id == "forked"
     assert SIZE < pages.longest <= PAGE_BYTES + SIZE + 100
+
+
+async def test_a_query_waits_for_a_run_that_ends_amid_a_later_page(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run reads what comes after that before it ends: only its own turns show how."""
+    client = await arena.client()
+    worker = await arena.worker(client, reads, act)
+    handle = await client.start(reads, id="long")
+    await until(lambda: _is_waiting(handle))
+    await worker.stop()
+    for number in range(COUNT + 1):
+        await handle.signal(long, str(number) * (SIZE if number < COUNT - 1 else 1))
+    elsewhere = await client.get("long", reads)
+    with monkeypatch.context() as hurried:
+        hurried.setattr("batuta.engine.backend.messaging._PATIENCE", 0.0)
+        with pytest.raises(QueryFailed, match="more messages than are read together"):
+            await elsewhere.query(seen)
+    asking = asyncio.create_task(elsewhere.query(seen))
+    await arena.worker(client, reads, act)
+    assert await asking == await handle.result(PATIENCE) == "012345"
 
 
 async def test_a_run_that_ends_reads_what_it_refuses_in_pages(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +129,10 @@ async def test_a_run_that_ends_reads_what_it_refuses_in_pages(arena: Arena, monk
     assert await handle.result(PATIENCE) == "the end"
     assert len([line for line in await handle.journal() if line.body.name == long.name]) == COUNT // 2
     assert SIZE < pages.longest <= PAGE_BYTES + SIZE + 1000
+
+
+async def _is_waiting(handle: Handle[Any]) -> bool:
+    return (await handle.describe()).state is RunState.WAITING
 
 
 def _update(number: int) -> Message:

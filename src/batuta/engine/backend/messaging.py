@@ -185,7 +185,7 @@ class Messenger:
             else:
                 await in_callbacks(copy.read_together(first, together, attempts))
             async for page in later_pages(self._store, stored):
-                await in_callbacks(copy.read(page, attempts))
+                await in_callbacks(copy.read_later(page, attempts))
             return await in_callbacks(copy.ask(name, arguments))
         finally:
             asyncio.get_running_loop().call_soon(copy.machine.tear_down, context=contextvars.Context())

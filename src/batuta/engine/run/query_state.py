@@ -23,6 +23,7 @@ from batuta.journal.store import Store
 from batuta.journal.unread_pages import last_of_page, unread_pages
 
 _LOOKS = 5
+_TOO_MANY = "it has more messages than are read together"
 _TO_CODE = (MessageKind.SIGNAL, MessageKind.UPDATE, MessageKind.CANCEL)
 _INPUTS = (MessageKind.START, *_TO_CODE, MessageKind.CHILD)
 
@@ -69,7 +70,7 @@ class QueryState(InputReader):
             yield None
             if self._has_ended():
                 if message.kind in _TO_CODE:
-                    raise QueryStateUnknown("it has more messages than are read together")
+                    raise QueryStateUnknown(_TOO_MANY)
                 continue
             with _broken_by(message):
                 self._read(message, attempts)
@@ -102,6 +103,13 @@ class QueryState(InputReader):
             with _broken_by(message):
                 self.machine.turn(max(message.at, self.machine.at), kind, body, [])
         yield from self.read([one for one in later if one.kind not in _TO_CODE], attempts)
+
+    def read_later(self, messages: Sequence[Message], attempts: Sequence[Attempt]) -> Iterator[bool | None]:
+        """The same with a later page. Raises QueryStateUnknown alone: the pages before it are not read again."""
+        try:
+            yield from self.read(messages, attempts)
+        except EndsTooSoon:
+            raise QueryStateUnknown(_TOO_MANY) from None
 
     def ask(self, name: str, arguments: Raw) -> Iterator[Raw]:
         yield Raw(self.machine.messages().query(name, arguments))
