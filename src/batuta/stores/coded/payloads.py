@@ -42,7 +42,7 @@ class Payloads:
         self._by_name = {codec.name: codec for codec in codecs}
         if len(self._by_name) < len(codecs):
             raise InvalidInput("two codecs have the same name: give only one of each kind")
-        _refuse_unpackingby_first_version(codecs)
+        _refuse_unpacking_first(codecs)
         self._ranks = {codec.name: rank for rank, codec in enumerate(codecs)}
         self.always = [codec.name for codec in codecs if codec.always]
         """Codecs that every payload goes through."""
@@ -207,7 +207,7 @@ def _owner_of(namespace: str, scope: object) -> _Owner:
     return scope, owner, _BEGINNING + owner[1:-1] + b","
 
 
-def _refuse_unpackingby_first_version(codecs: Sequence[PayloadCodec]) -> None:
+def _refuse_unpacking_first(codecs: Sequence[PayloadCodec]) -> None:
     """What unpacks must be given nothing that was not checked before."""
     for place, codec in enumerate(codecs):
         for earlier in codecs[:place]:
