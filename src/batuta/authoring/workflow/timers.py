@@ -19,7 +19,8 @@ async def wait_for_timer(timer_id: str, fire_at: datetime) -> bool:
     An id can be used once in a run; DuplicateTimer otherwise. A time that is past has been reached.
     """
     check_name(timer_id, "timer id")
-    if not isinstance(fire_at, datetime) or fire_at.tzinfo is None:
+    given: object = fire_at
+    if not isinstance(given, datetime) or given.tzinfo is None:
         raise InvalidInput(f"fire_at={fire_at!r} must be a datetime with a time zone")
     return await runtime_for("wait_for_timer()").named_timers().wait(timer_id, (fire_at - _EPOCH) // _MICROSECOND)
 
