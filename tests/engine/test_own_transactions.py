@@ -21,6 +21,8 @@ from sqlalchemy.orm import Session
 from batuta import (
     AlreadyStarted,
     QuotaExceeded,
+    RunFailed,
+    RunState,
     TransactionFailed,
     UnknownRun,
     WrongTransaction,
@@ -28,11 +30,13 @@ from batuta import (
     batch_info,
     connect,
     job,
+    start_child,
     sync,
     workflow,
 )
 from batuta.codecs import Encryption, Keys
 from batuta.engine.backend import quotas, start_rate
+from tests.engine.arena import until_state
 from tests.stores.postgres.callers import ASYNC, BLOCKING, dialect
 
 PATIENCE = 30.0
@@ -153,6 +157,55 @@ def test_on_sqlite_too_also_for_blocking_code(sqlite_url: str, tmp_path: Path, c
             client.start(wait_and_double, 5, id="w", if_exists="same", transaction=connection)
         with pytest.raises(WrongWorkflow):
             client.get("w", double)
+
+
+class Broken(Exception):
+    """Until it is mended."""
+
+
+async def _retried_child(client: Any) -> None:
+    """A child "child" that failed, and that was retried without its parent. It waits."""
+    broken = True
+
+    @workflow(name="child", fails=[Broken])
+    async def child() -> None:
+        if broken:
+            raise Broken
+        await asyncio.sleep(3600)
+
+    @workflow
+    async def parent() -> None:
+        await (await start_child(child, id="child")).result()
+
+    async with client.worker(workflows=[parent, child], grace=1.0):
+        with pytest.raises(RunFailed):
+            await (await client.start(parent)).result(PATIENCE)
+        broken = False
+        await (await client.get("child")).reset(-1)
+        await until_state(await client.get("child"), RunState.WAITING)
+
+
+@workflow(name="child")
+async def a_child() -> None: ...
+
+
+@pytest.mark.parametrize("codec", [None])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_the_id_of_a_child_that_was_retried_alone_is_judged_too(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, codec: Any
+) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    async with connect(url, codec=codec) as client:
+        await _retried_child(client)
+    async with connect(url, codec=codec) as client:  # it remembers nothing
+        if kind == "postgres":
+            async with ASYNC["asyncpg"](url) as caller, caller.given.transaction():
+                again = await client.start(a_child, id="child", if_exists="same", transaction=caller.given)
+        else:
+            with closing(sqlite3.connect(tmp_path / "batuta.db")) as connection:
+                async with client.transaction(connection):
+                    again = await client.start(a_child, id="child", if_exists="same", transaction=connection)
+        assert not again.is_new
 
 
 async def test_nothing_runs_of_what_was_rolled_back(postgres_url: str) -> None:

@@ -166,7 +166,7 @@ def _outcome(run: NewRun, row: dict[str, Any] | None) -> StartOutcome:
     """For a start that is not new, or conflicts: the existing run."""
     if row is None:
         return StoreUnavailable(f"the run with id {run.id!r} disappeared during the start: try again")
-    for name in ("run_id", "chain_id", "parent_run_id"):
+    for name in ("run_id", "chain_id", "parent_run_id", "forked_from"):
         row[name] = None if row[name] is None else UUID(row[name])
     found = run_of(row)
     if found.run_id == run.run_id:
