@@ -189,11 +189,12 @@ async def _retried_child(client: Any) -> None:
 async def a_child() -> None: ...
 
 
-@pytest.mark.parametrize("codec", [None])
+@pytest.mark.parametrize("codec", [None, Encryption(Keys.new("k1"))])
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_the_id_of_a_child_that_was_retried_alone_is_judged_too(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, codec: Any
 ) -> None:
+    """Also where its start is encrypted, which belongs to the run that its parent began."""
     url = request.getfixturevalue(f"{kind}_url")
     async with connect(url, codec=codec) as client:
         await _retried_child(client)

@@ -123,6 +123,11 @@ class CallerTransaction(Protocol):
         """
         ...
 
+    async def parent_of(self, run_id: RunId) -> tuple[RunId | None, int]:
+        """The run that began this one, and which of its commands did: None and 0 when no run did. Also on the caller's
+        connection only. Raises UnknownRun."""
+        ...
+
 
 class Borrowed(Protocol):
     """A transaction on the caller's own connection that the store begins and ends, under the store's locks."""

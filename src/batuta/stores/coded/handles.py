@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from batuta.ids import RunId
 from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Entry
@@ -21,7 +23,7 @@ from batuta.journal.records import (
 from batuta.journal.store import CallerTransaction, Heartbeat, Transaction
 from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.record_codec import Reader, RecordCodec
-from batuta.stores.coded.run_facts import Facts, fact_of
+from batuta.stores.coded.run_facts import Fact, Facts, fact_of
 from batuta.stores.coded.starts import start_all
 
 
@@ -47,10 +49,22 @@ class CodedCallerTransaction:
         found = await self._caller.start_of(run)
         if found is None:
             return None
-        first = self._facts.known(run.chain_id) or fact_of(run)._replace(run_id=run.chain_id)
+        first = await self._first_of(run)
         if isinstance(found, Entry):
             return self._coding.plain_entry(first, found)
         return self._coding.plain_message(Reader(run.id, run.chain_id, run.chain_id, first), found)
+
+    async def parent_of(self, run_id: RunId) -> tuple[RunId | None, int]:
+        return await self._caller.parent_of(run_id)
+
+    async def _first_of(self, run: Run) -> Fact:
+        """The first run of its chain. A child that was retried without its parent has none any more."""
+        if run.run_id == run.chain_id:
+            return fact_of(run)
+        if (found := self._facts.known(run.chain_id)) is not None:
+            return found
+        parent, seq = await self.parent_of(run.chain_id)
+        return fact_of(replace(run, run_id=run.chain_id, parent_run_id=parent, parent_seq=seq))
 
 
 class CodedTransaction:

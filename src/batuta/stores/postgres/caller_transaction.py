@@ -92,6 +92,12 @@ class PostgresCallerTransaction:
             return Message(kind=MessageKind.START, **began)
         return Entry(0, stored_values.ENTRY_KINDS[began["kind"]], began["at"], began["crc"], began["body"])
 
+    async def parent_of(self, run_id: RunId) -> tuple[RunId | None, int]:
+        found = await self._ask(self._sql["parent_of"], [run_id.hex])
+        if found is None:
+            raise UnknownRun(run_id, self._texts[0])
+        return json.decode(found, type=tuple[RunId | None, int])
+
     async def _ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         try:
             return await self._link.ask(query, texts)

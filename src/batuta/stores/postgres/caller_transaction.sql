@@ -33,5 +33,9 @@ SELECT CAST(coalesce(
      FROM batuta.runs r WHERE r.run_id = f.run_id AND r.start IS NOT NULL)) AS text) AS began
 FROM (SELECT CAST(CAST($1 AS text) AS uuid) AS run_id) f;
 
+-- parent_of --
+SELECT CAST(json_build_array(r.parent_run_id, r.parent_seq) AS text) AS parent
+FROM batuta.runs r WHERE r.run_id = CAST(CAST($1 AS text) AS uuid);
+
 -- place --
 SELECT batuta.place() AS place;

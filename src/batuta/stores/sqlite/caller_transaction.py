@@ -81,6 +81,11 @@ class SqliteCallerTransaction:
         with _plain_cursor(self._connection) as cursor:
             return starts.start_of(cursor, self._caller_transactions.host.namespace, run.chain_id)
 
+    async def parent_of(self, run_id: RunId) -> tuple[RunId | None, int]:
+        with _plain_cursor(self._connection) as cursor:
+            run = starts.find(cursor, self._caller_transactions.host.namespace, run_id)
+        return run.parent_run_id, run.parent_seq
+
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         with self._writing() as (cursor, borrowed):
             outcomes = self._caller_transactions.host.start_on(cursor, runs, after)
