@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import inspect
 
+from batuta.codecs import Encryption, Keys
+from batuta.ids import new_run_id
+from batuta.journal.records import Change, Effects, Move, Successor, Verdict
+from batuta.journal.states import RunState
 from batuta.journal.store import CallerTransaction, Heartbeat, Store, Transaction
 from batuta.stores.coded.handles import CodedCallerTransaction, CodedHeartbeat, CodedTransaction
-from batuta.stores.coded.store import PASSED, CodedStore
+from batuta.stores.coded.store import PASSED, CodedStore, coded
+from batuta.stores.memory import MemoryStore
 
 
 def verbs_of(protocol: type) -> set[str]:
@@ -35,3 +40,10 @@ def test_verbs_take_what_those_of_the_protocol_take() -> None:
         theirs, ours = (inspect.signature(getattr(kind, name)).parameters for kind in (Store, CodedStore))
         assert list(theirs) == list(ours), name
         assert [one.default for one in theirs.values()] == [one.default for one in ours.values()], name
+
+
+async def test_what_follows_a_run_that_was_deleted_is_refused_as_without_codecs() -> None:
+    store = coded(MemoryStore(), [Encryption(Keys.new("k1"))])
+    after = Effects(successor=Successor(run_id=new_run_id(), name="next", queue="default", start="{}"))
+    change = Change(run_id=new_run_id(), epoch=1, head=0, move=Move(RunState.CONTINUED), effects=after)
+    assert await store.commit("worker", [change]) == {0: Verdict.REFUSED}

@@ -100,12 +100,15 @@ class Changes:
         )
 
     async def _entries(self, run_id: RunId, entries: Sequence[Entry]) -> list[Entry]:
-        try:
-            run = self._facts.known(run_id) or await self._facts.of(run_id)
-        except UnknownRun:
-            run = Fact(run_id, "", run_id, None, 0, RunKind.WORKFLOW, "", "")  # the store refuses it
+        run = self._facts.known(run_id) or await self._fact(run_id)
         known, coding = self._known, self._coding
         return [coding.entry(run, entry) if (found := known.get(id(entry))) is None else found[1] for entry in entries]
+
+    async def _fact(self, run_id: RunId) -> Fact:
+        try:
+            return await self._facts.of(run_id)
+        except UnknownRun:
+            return Fact(run_id, "", run_id, None, 0, RunKind.WORKFLOW, "", "")  # the store refuses it
 
     def _owned(self, start: NewRun) -> NewRun:
         """A run that begins at once has no start message."""
@@ -141,5 +144,5 @@ class Changes:
         )
 
     async def _successor(self, run_id: RunId, new: Successor) -> Successor:
-        after = (await self._facts.of(run_id)).followed_by(new.run_id, new.name)
+        after = (await self._fact(run_id)).followed_by(new.run_id, new.name)
         return replace(new, start=self._coding.start_of(after, new.start))
