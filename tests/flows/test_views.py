@@ -215,6 +215,7 @@ def test_letters_of_other_languages_stay_in_the_type_of_an_event() -> None:
     assert normalised_type("ÉtatÉmis") == "état_émis"
     assert normalised_type("XMLHttpRequest") == normalised_type("xmlHTTPRequest") == "xml_http_request"
     assert normalised_type("URLChanged") == normalised_type("URL_CHANGED") == normalised_type("url changed")
+    assert (normalised_type("customerIDs"), normalised_type("URLsChanged")) == ("customer_ids", "urls_changed")
 
 
 def test_values_that_are_equal_are_waited_for_alike() -> None:

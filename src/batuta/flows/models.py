@@ -32,8 +32,11 @@ VERSION_TAG: Final = "flow.version"
 _SPACE: Final = UUID("6f2c1c0e-5f0b-5c8e-9a55-0f3c6d3b7a21")
 """The namespace of the UUIDs that are derived here. It must never change."""
 _LARGE = "A-ZÀ-ÖØ-Þ"
-_BETWEEN = re.compile(rf"(?<=[^\W_{_LARGE}])(?=[{_LARGE}])|(?<=[{_LARGE}])(?=[{_LARGE}][^\W\d_{_LARGE}])|[\W_]+")
-"""Words of a type: `invoiceOverdue`, `URLChanged`, `invoice-overdue`."""
+_SMALL = rf"[^\W\d_{_LARGE}]"
+_BETWEEN = re.compile(
+    rf"(?<=[^\W_{_LARGE}])(?=[{_LARGE}])|(?<=[{_LARGE}])(?=[{_LARGE}](?!s(?!{_SMALL})){_SMALL})|[\W_]+"
+)
+"""Words of a type: `invoiceOverdue`, `URLChanged`, `URLsChanged`, `invoice-overdue`."""
 
 
 class RunStatus(StrEnum):
