@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
+
 from batuta.flows.workflow import Flows
 from batuta.webhooks.addresses import AddressPolicy
-from tests.flows.http import DONE, HERE, Receiver, orkestr
+from tests.flows.http import DONE, HERE, SPRINT, Receiver, orkestr
 
 STEPS: list[dict[str, Any]] = [
     {"key": "count", "type": "set", "config": {"values": {"n": "{{ add(default(context.n, 0), 1) }}"}}},
@@ -43,3 +45,20 @@ async def test_a_chain_is_one_run_with_all_its_attempts_also_after_a_retry_in_it
     assert levels == ["warn", "warn", "error", "error", "warn"]
     assert [one["message"] for one in done["logs"]].count("Run completed successfully") == 1
     await flows.close()
+
+
+async def test_the_tries_of_a_run_are_read_without_looking_through_all_runs(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def looks(**_: Any) -> None:
+        raise AssertionError("it takes seconds where there are a million runs")
+
+    async with Receiver([500, 200]) as receiver, orkestr(sqlite_url) as api:
+        call = {"key": "call", "type": "action", "retry": {"attempts": 1}, "config": {"url": receiver.url}}
+        await api.published(SPRINT | {"steps": [call, DONE]})
+        failed = await api.done({})
+        await api.post(f"/api/runs/{failed['id']}/retry")
+        await api.ended(failed["id"], "COMPLETED")
+        monkeypatch.setattr(api.client.flows.runs._client, "list", looks)
+        view = await api.client.flows.runs.get(failed["id"])
+    assert [one.level for one in view.logs if one.level != "info"] == ["error", "error"]

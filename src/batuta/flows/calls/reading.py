@@ -48,11 +48,25 @@ async def read_run(
     goes_on = _goes_on(last.journal)
     if not goes_on and (last.description.forked_from is None or not with_tries):
         return flow_run([last])
-    links = await _links(client, last, await first(last.description) if goes_on else None)
+    links = await (_links(client, last, await first(last.description)) if goes_on else _tries(client, last))
     origins = [link.description.forked_from for link in links]
     tries = [_until(links[: place + 1]) for place, link in enumerate(links[:-1]) if link.description.run_id in origins]
     views = [flow_run(one) for one in [*(tries[-MOST_TRIES:] if with_tries else ()), _until(links)]]
     return told_in_order(views) if with_tries else views[-1]
+
+
+async def _tries(client: Client, last: Link) -> list[Link]:
+    """The tries before this one, as far as they are kept, the oldest first; and this one."""
+    links = [last]
+    while (origin := links[0].description.forked_from) is not None and len(links) <= MOST_TRIES:
+        try:
+            handle = await client.get_run(origin)
+            if handle.id != last.description.id:
+                break  # a copy of another run
+            links.insert(0, await _past(handle, last.description))
+        except UnknownRun:
+            break
+    return links
 
 
 async def _links(client: Client, last: Link, first: RunId | None) -> list[Link]:
