@@ -133,6 +133,11 @@ async def test_changes_and_acts_whose_answers_were_not_kept_are_carried_out_once
 async def test_a_deletion_that_is_under_way_is_waited_for_by_its_repetition(sqlite_url, tmp_path):
     async with kit.stand(sqlite_url, tmp_path, settings=settings(wait=0.3)) as s:
         id = (await s.create()).body["entry_id"]
+
+        async def is_active():
+            return (await s.tables.entry(id)).status == "ACTIVE"
+
+        await eventually(is_active)  # on a busy machine that takes longer than the wait
         s.directory.faults.add("status", operation="deleteEntry", times=1, status=503)
         first = await s.ask("DELETE", f"/api/v1/keys/{id}", Idempotency_Key="k")
         for one in await s.client.namespace.requests.list_requests("", 10):
