@@ -255,6 +255,31 @@ async def test_redaction_that_a_server_switched_holds_from_its_next_answer_on(we
         assert (b"123.456.789-09" in (await web.get("/api/v1/runs/o")).body) is not required
 
 
+async def test_redaction_that_is_switched_on_while_it_is_read_holds_from_then_on(
+    web: Web, server: Server, client: batuta.Batuta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await web.post("/api/v1/runs", {"name": "order", "input": [1], "id": "o", "tags": {"cpf": "123.456.789-09"}})
+    has_read, may_go_on = asyncio.Event(), asyncio.Event()
+    namespace = type(client.namespace)
+    real = namespace.requires_redaction
+
+    async def slow(self: Any) -> bool:
+        found = await real(self)
+        if not found:
+            has_read.set()
+            await may_go_on.wait()
+        return found
+
+    server._marks.clear()
+    monkeypatch.setattr(namespace, "requires_redaction", slow)
+    asked = asyncio.create_task(web.get("/api/v1/runs/o"))
+    await has_read.wait()
+    await web.ask("PUT", "/api/v1/redaction", {"required": True, "reason": "audit"})
+    may_go_on.set()
+    assert b"123.456.789-09" not in (await asked).body
+    assert b"123.456.789-09" not in (await web.get("/api/v1/runs/o")).body
+
+
 async def test_namespaces_of_the_whole_database_are_listed_for_those_who_may_use_them(sqlite_url: str) -> None:
     for name in ("acme", "beta"):
         async with batuta.connect(sqlite_url, namespace=name) as client:

@@ -87,6 +87,7 @@ class Server:
         self._opening = asyncio.Lock()
         self._redactor: Redactor | None = from_env()
         self._marks: dict[str, tuple[float, bool]] = {}
+        self._redaction_changes = 0
         self._clock = SystemClock()
         self.endpoint = Endpoint(self, Router(self.table))
         self.files = StaticFiles()
@@ -137,12 +138,16 @@ class Server:
             return self._redactor
         name, moment = client.namespace.name, self._clock.monotonic()
         known = self._marks.get(name)
-        if known is None or moment - known[0] > _MARKS_KEPT:
-            known = self._marks[name] = (moment, await client.namespace.requires_redaction())
+        while known is None or moment - known[0] > _MARKS_KEPT:
+            changes = self._redaction_changes
+            read = (moment, await client.namespace.requires_redaction())
+            if changes == self._redaction_changes:  # or else it may be what was so before
+                known = self._marks[name] = read
         return Redactor() if known[1] else None
 
     def redaction_changed(self, client: Batuta) -> None:
         """Forget what the client's namespace said of redaction: this server changed it."""
+        self._redaction_changes += 1
         self._marks.pop(client.namespace.name, None)
 
     @property
