@@ -135,7 +135,8 @@ async def test_a_deletion_that_is_under_way_is_waited_for_by_its_repetition(sqli
         id = (await s.create()).body["entry_id"]
 
         async def is_active():
-            return (await s.tables.entry(id)).status == "ACTIVE"
+            row = await s.tables.entry(id)
+            return row is not None and row.status == "ACTIVE"
 
         await eventually(is_active)  # on a busy machine that takes longer than the wait
         s.directory.faults.add("status", operation="deleteEntry", times=1, status=503)
