@@ -29,9 +29,13 @@ async def main(url, marks, readers):
                 file.write("loaded\\n")
             await asyncio.sleep(0.2)
             return "value"
+        async def read():
+            while (found := await entity.get_or_load(load, id=1)) == "old":
+                await asyncio.sleep(0.01)
+            return found
         print("ready", flush=True)
         sys.stdin.readline()
-        found = await asyncio.gather(*(entity.get_or_load(load, id=1) for _ in range(readers)))
+        found = await asyncio.gather(*(read() for _ in range(readers)))
         assert found == ["value"] * readers
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
@@ -170,8 +174,9 @@ async def test_a_read_only_redis_is_as_good_as_none(server: ValkeyServer) -> Non
         assert [await numbers(cache).get_or_load(load, id=1) for _ in range(10)] == [7] * 10
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["missing", "ends while it is read"])
 async def test_500_readers_in_four_processes_cause_one_load(
-    server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory
+    server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory, ends: bool
 ) -> None:
     marks = tmp_path_factory.mktemp("marks") / "loads"
     command = [sys.executable, "-c", LOADERS, server.url, str(marks), "125"]
@@ -179,8 +184,15 @@ async def test_500_readers_in_four_processes_cause_one_load(
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+    if ends:
+        async with await hasty(server.url) as cache:
+            await Entity(cache, "test:hot:{id}", str, lifetime=1).put("old", id=1)
     for process in processes:
-        process.communicate("go\n", timeout=60)
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=60)
     assert [process.returncode for process in processes] == [0] * 4
     assert marks.read_text().count("loaded") == 1
 
