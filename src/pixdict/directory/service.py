@@ -24,6 +24,8 @@ from pixdict.directory.settings import DirectorySettings, Participant
 from pixdict.directory.storage import Lookup, Storage
 
 _SECOND = 1_000_000
+_LAST_TIME = 200 * 365 * 86_400 * _SECOND
+"""Near the year 2170: dates that are computed from it can still be written."""
 _COMPANY_CACHE = "private, max-age=180"
 """Lookups of companies may be kept for three minutes, all others not at all."""
 _EXISTENCE_CACHE = "private, max-age=86400"
@@ -79,6 +81,8 @@ class Service:
         """Move the directory's time forward, also for the time after a restart. Returns the new time."""
         if not 0 <= seconds <= 400 * 86_400:
             raise ValueError(f"seconds={seconds}: time goes forward, by at most 400 days at once")
+        if self.now() + seconds * _SECOND > _LAST_TIME:
+            raise ValueError(f"seconds={seconds}: the directory's time ends near the year 2170; begin a new one")
         self._shift += round(seconds * _SECOND)
         self.storage.put_fact("clock_shift", str(self._shift))
         return self.now()

@@ -288,6 +288,16 @@ def test_tokens_come_at_the_end_of_a_period_or_one_by_one(refill: Refill, second
     assert bank.tokens(USER, CPF) == tokens
 
 
+def test_time_ends_before_dates_can_no_longer_be_written() -> None:
+    made = service()
+    bank = Bank(made, A)
+    while made.now() < 199 * 365 * 86_400 * 1_000_000:
+        made.advance(365 * 86_400)
+    with pytest.raises(ValueError, match="2170"):
+        made.advance(400 * 86_400)
+    assert bank.tokens(USER, CPF) > 0
+
+
 def test_asking_often_does_not_change_what_comes_back() -> None:
     limit = Limit(7, 1_000)
     for refill in Refill:
