@@ -86,6 +86,10 @@ class Stand:
         """The statuses of the calls that the directory got."""
         return [one.status for one in self.directory.service.seen if one.operation == operation]
 
+    def writes(self) -> list[str]:
+        """The operations that the directory was asked for, but for what is read in the background."""
+        return [one.operation for one in self.directory.service.seen if not one.operation.startswith(("list", "get"))]
+
 
 def account(ispb: str = A, number: str = "0007654321", **changes: Any) -> dict[str, Any]:
     found = {"participant": ispb, "branch": "0001", "account_number": number, "account_type": "CACC"}

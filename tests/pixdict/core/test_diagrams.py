@@ -109,13 +109,13 @@ async def test_2_2_five_failures_open_the_breaker_and_the_next_request_fails_at_
             made = await s.create(key(number))
             assert (made.status, made.body["error"]) == (502, "Bad Gateway")
         await eventually(lambda: is_open(s))
-        calls = len(s.directory.service.seen)
+        calls = len(s.asked())
         refused = await s.create(key(NUMBERS[5]))
         assert refused.status == 503, refused
         assert (refused.body["error"], refused.body["code"]) == ("Circuit Open", "circuit_open")
         assert 0 < int(refused.headers["retry-after"]) <= 60
         assert refused.body["trace_id"] == refused.headers["x-trace-id"]
-        assert len(s.directory.service.seen) == calls, "no attempt to the directory"
+        assert len(s.asked()) == calls, "no attempt to the directory"
         listed = await s.ask("GET", "/api/v1/keys")
         assert len(listed.body["keys"]) == 5, "nothing was written"
 
