@@ -220,16 +220,20 @@ async def test_an_update_that_cannot_be_kept_here_is_undone_there(tmp_path: Path
         assert row.problem == "Failed to update entry. Compensating transaction executed."
 
 
+async def update_that_could_not_be_undone(w: World) -> None:
+    await created(w)
+    w.database.fail("key_value = ?, cid", 3)
+    handle = await w.env.start(update_entry, "e-1", EntryChange(account=account(number="9")), id="update-1")
+    await w.later(0.1)
+    w.bridge.away = ["updateEntry"] * 20
+    with pytest.raises(RunFailed, match="could not be undone"):
+        await handle.result()
+
+
 @in_virtual_time
 async def test_an_update_that_could_not_be_undone_is_not_said_to_be(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        await created(w)
-        w.database.fail("key_value = ?, cid", 3)
-        handle = await w.env.start(update_entry, "e-1", EntryChange(account=account(number="9")), id="update-1")
-        await w.later(0.1)
-        w.bridge.away = ["updateEntry"] * 20
-        with pytest.raises(RunFailed, match="could not be undone"):
-            await handle.result()
+        await update_that_could_not_be_undone(w)
         assert await letters(w) == ["compensation_failed"]
         w.bridge.away.clear()
         await w.env.client.dead_letters.reprocess(everything=True)
@@ -243,13 +247,7 @@ async def test_an_update_that_could_not_be_undone_is_not_said_to_be(tmp_path: Pa
 @in_virtual_time
 async def test_an_update_that_is_undone_late_takes_nothing_back_that_came_after_it(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        await created(w)
-        w.database.fail("key_value = ?, cid", 3)
-        handle = await w.env.start(update_entry, "e-1", EntryChange(account=account(number="9")), id="update-1")
-        await w.later(0.1)
-        w.bridge.away = ["updateEntry"] * 20
-        with pytest.raises(RunFailed, match="could not be undone"):
-            await handle.result()
+        await update_that_could_not_be_undone(w)
         w.bridge.away.clear()
         await w.env.run(update_entry, "e-1", EntryChange(account=account(number="7")))
         await w.env.client.dead_letters.reprocess(everything=True)
