@@ -17,7 +17,6 @@ from batuta.stores.sqlite import SqliteStore
 from batuta.stores.sqlite.database.readers import Readers
 from batuta.stores.sqlite.database.writer import Last, Work, Writer
 from batuta.stores.sqlite.hints import Watcher
-from batuta.stores.sqlite.reading import JournalReader
 
 T = TypeVar("T")
 
@@ -54,10 +53,9 @@ class LonelySqliteStore(SqliteStore):
 
     def __init__(self, path: str | Path, namespace: str = "default", clock: Clock | None = None) -> None:
         super().__init__(path, namespace, clock)
-        self._writer = _PlainWriter(self._path)
-        self._readers = _PlainReaders(self._path)
-        self._journal_reader = JournalReader(self._readers, namespace)
-        self._watcher = Watcher(self._writer, self._listeners, namespace)
+        self._writer = _PlainWriter(self.path)
+        self._readers = _PlainReaders(self.path)
+        self._watcher = Watcher(self._writer, self._listeners, self.unit)
 
     def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
         return self._listeners.add(callback)

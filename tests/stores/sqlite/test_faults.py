@@ -89,7 +89,7 @@ class World:
         """All that can be read."""
         page = await self.store.list_runs(RunFilter())
         stored_runs = [await self.store.load(run.run_id) for run in page.runs]
-        connection = sqlite3.connect(self.store._path)
+        connection = sqlite3.connect(self.store.path)
         try:
             return stored_runs, connection.execute("SELECT * FROM workers").fetchall()
         finally:

@@ -15,13 +15,13 @@ async def test_a_list_that_is_not_brief_is_read_in_another_thread(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, instructions: int, here: bool
 ) -> None:
     threads: list[Any] = []
-    list_runs = listing.list_runs
+    page_of = listing._page
 
     def noticed(*args: Any) -> Any:
         threads.append(threading.current_thread())
-        return list_runs(*args)
+        return page_of(*args)
 
-    monkeypatch.setattr(listing, "list_runs", noticed)
+    monkeypatch.setattr(listing, "_page", noticed)
     monkeypatch.setattr(readers, "_ASKED", instructions)
     async with batuta.connect(sqlite_url) as client:
         for number in range(20):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from batuta.errors import TransactionEnded
 from batuta.failpoints import failpoint
@@ -12,6 +11,7 @@ from batuta.journal.bus.messages import NewMessage
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.stores.sqlite.bus.messages import publish
 from batuta.stores.sqlite.commits import CommitBatch, Judge, Mismatch
+from batuta.stores.sqlite.database.base import Base
 from batuta.stores.sqlite.database.errors import translate
 from batuta.stores.sqlite.database.lent_connection import LentConnection
 from batuta.stores.sqlite.database.writer import Writer
@@ -21,21 +21,12 @@ LONGEST_SECONDS = 2.0
 """Others wait for five seconds before they report the store as unavailable, and a lease is ten."""
 
 
-class Announcer(Protocol):
-    """The part of the store that a transaction uses."""
-
-    namespace: str
-
-    def clock_now(self) -> int: ...
-    def announce(self, hint: Hint, changes: Sequence[Change]) -> None: ...
-
-
 class SqliteTransaction:
     """The code of its activity runs in a thread."""
 
     blocking = True
 
-    def __init__(self, store: Announcer, writer: Writer, seconds: float) -> None:
+    def __init__(self, store: Base, writer: Writer, seconds: float) -> None:
         self._store, self._writer = store, writer
         self.seconds = min(seconds, LONGEST_SECONDS)
         self._lent: LentConnection | None = None
@@ -67,7 +58,7 @@ class SqliteTransaction:
         if isinstance(written, Verdict):
             self._writer.abandon()
             return written
-        hint, refusals = written
+        refusals, hint = written
         if not self._writer.commit_now():
             await self._writer.commit()
         failpoint("transaction.committed")
@@ -80,22 +71,19 @@ class SqliteTransaction:
         change: Change,
         may_leave: Callable[[Sequence[Refusal]], None],
         messages: Sequence[NewMessage],
-    ) -> Verdict | tuple[Hint, list[Refusal]]:
+    ) -> Verdict | tuple[list[Refusal], Hint]:
         """Its errors leave the transaction open."""
-        cursor, namespace, now = self._writer.cursor, self._store.namespace, self._store.clock_now()
+        unit = self._store.unit(self._writer.cursor)
+        refusals: list[Refusal] = []
         try:
-            hint = write_alone(cursor, namespace, worker_id, change, now)
-            refusals: list[Refusal] = []
-            if hint is None:
-                batch = CommitBatch(cursor, namespace, worker_id, now)
-                hint = batch.write([change])
-                answer = batch.refusals([change]).get(0, [])
-                refusals = answer if isinstance(answer, list) else []
-            if messages and publish(cursor, namespace, messages, now):
-                hint.bus = True
+            if not write_alone(unit, worker_id, change):
+                batch = CommitBatch(unit, worker_id)
+                batch.write([change])
+                refusals = batch.refusals([change]).get(0, [])
+            publish(unit, messages)
         except Mismatch:
-            cursor.execute("ROLLBACK")
-            verdict = Judge(cursor, namespace, worker_id, now).judge(change)
+            unit.executor.execute("ROLLBACK")
+            verdict = Judge(unit, worker_id).judge(change)
             return verdict if isinstance(verdict, Verdict) else Verdict.REFUSED
         except Exception as error:
             meant = translate(error)
@@ -105,7 +93,7 @@ class SqliteTransaction:
         if refusals:
             may_leave(refusals)
         failpoint("transaction.written")
-        return hint, refusals
+        return refusals, unit.hint
 
     async def rollback(self) -> None:
         loan, self._lent = self._lent, None

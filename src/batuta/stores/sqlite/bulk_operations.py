@@ -2,178 +2,159 @@
 
 from __future__ import annotations
 
-import sqlite3
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from batuta.ids import RunId
 from batuta.journal.audit import Act, Changed
 from batuta.journal.entries import Entry
-from batuta.journal.records import Hint, Message, MessageKind, Run
+from batuta.journal.records import Message, MessageKind, Run
 from batuta.journal.states import RunState
 from batuta.stores.contract import rules, stored_values
-from batuta.stores.sqlite.audit import changed, record
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.rows import entry_row, message_row, one, run_of
-from batuta.stores.sqlite.database.writer import Writer
+from batuta.stores.sqlite.audit import changed
+from batuta.stores.sqlite.database.base import Base, Verb
+from batuta.stores.sqlite.database.rows import message_row, run_of
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 from batuta.stores.sqlite.inbox import InboxWriter, Target
 
 MANY = 20
 """More runs than that are changed in a thread: the event loop has better to do."""
 
 
-class BulkVerbs(ABC):
+class BulkVerbs(Base):
     """The part of the store that holds runs."""
 
-    namespace: str
-    _writer: Writer
-
-    @abstractmethod
-    def clock_now(self) -> int: ...
-
-    @abstractmethod
-    def tell(self, hint: Hint) -> None: ...
-
     async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        return await self._hold(run_ids, lambda holding: holding.pause(run_ids, act))
+        return await self._hold(run_ids, lambda unit: _pause_all(unit, run_ids, act))
 
     async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        return await self._hold(run_ids, lambda holding: holding.resume(run_ids, act))
+        return await self._hold(run_ids, lambda unit: _resume_all(unit, run_ids, act))
 
     async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
-        return await self._hold(run_ids, lambda holding: holding.cancel(run_ids, reason, act))
+        return await self._hold(run_ids, lambda unit: _cancel_all(unit, run_ids, reason, act))
 
     async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
-        return await self._hold(run_ids, lambda holding: holding.end_unbegun(run_ids, reason))
+        return await self._hold(run_ids, lambda unit: _end_unbegun(unit, run_ids, reason))
 
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
-        return await self._hold(run_ids, lambda holding: holding.terminate(run_ids, reason, act))
+        return await self._hold(run_ids, lambda unit: _terminate_all(unit, run_ids, reason, act))
 
-    async def _hold(
-        self, run_ids: Sequence[RunId], verb: Callable[[BulkTransaction], tuple[list[RunId], Hint]]
-    ) -> list[RunId]:
-        def work(cursor: sqlite3.Cursor) -> tuple[list[RunId], Hint]:
-            return verb(BulkTransaction(cursor, self.namespace, self.clock_now()))
-
-        done, hint = await self._writer.write(work, aside=len(run_ids) > MANY)
-        self.tell(hint)
-        return done
+    async def _hold(self, run_ids: Sequence[RunId], verb: Verb[list[Run]]) -> list[RunId]:
+        runs = await self._write(verb, aside=len(run_ids) > MANY)
+        return [run.run_id for run in runs]
 
 
-class BulkTransaction:
-    """One transaction, at one moment."""
+def _pause_all(unit: UnitOfWork, run_ids: Sequence[RunId], act: Act) -> list[Run]:
+    runs = [run for run in _open(unit, run_ids) if _may_pause(unit, run)]
+    said: list[Changed] = []
+    for run in runs:
+        _pause(unit, run, act.reason)
+        said.append(changed(run, RunState.PAUSED if run.owner is None else run.state))
+    unit.record(act, said)
+    unit.hint.messages += _owned(runs)
+    return runs
 
-    def __init__(self, cursor: sqlite3.Cursor, namespace: str, now: int) -> None:
-        self._cursor = cursor
-        self._namespace = namespace
-        self._now = now
 
-    def pause(self, run_ids: Sequence[RunId], act: Act) -> tuple[list[RunId], Hint]:
-        runs = [run for run in self._open(run_ids) if self._may_pause(run)]
-        said: list[Changed] = []
-        for run in runs:
-            self._pause(run, act.reason)
-            said.append(changed(run, RunState.PAUSED if run.owner is None else run.state))
-        record(self._cursor, self._namespace, self._now, act, said)
-        return [run.run_id for run in runs], Hint(messages=[run.run_id for run in runs if run.owner is not None])
+def _resume_all(unit: UnitOfWork, run_ids: Sequence[RunId], act: Act) -> list[Run]:
+    runs = [run for run in _open(unit, run_ids) if run.state is RunState.PAUSED or _has_pauses(unit, run)]
+    for run in runs:
+        _resume(unit, run)
+    unit.record(act, [changed(run, _resumed_state(run)) for run in runs])
+    unit.hint.messages += _owned(runs)
+    unit.hint.due = len(unit.hint.messages) < len(runs)
+    return runs
 
-    def resume(self, run_ids: Sequence[RunId], act: Act) -> tuple[list[RunId], Hint]:
-        runs = [run for run in self._open(run_ids) if run.state is RunState.PAUSED or self._pauses(run)]
-        for run in runs:
-            self._resume(run)
-        record(self._cursor, self._namespace, self._now, act, [changed(run, _resumed_state(run)) for run in runs])
-        told = [run.run_id for run in runs if run.owner is not None]
-        return [run.run_id for run in runs], Hint(due=len(told) < len(runs), messages=told)
 
-    def cancel(self, run_ids: Sequence[RunId], reason: str, act: Act) -> tuple[list[RunId], Hint]:
-        hint = Hint()
-        post = InboxWriter(self._cursor, self._namespace, self._now, hint)
-        asked: list[Run] = []
-        for run in self._open(run_ids):
-            target = Target(run.run_id.bytes, run.chain_id.bytes, run.state, run.owner, run.closed_at)
-            if post.deliver(target, rules.cancel_message(run.run_id, reason)):
-                asked.append(run)
-        post.wake()
-        record(self._cursor, self._namespace, self._now, act, [changed(run, run.state) for run in asked])
-        return [run.run_id for run in asked], hint
+def _cancel_all(unit: UnitOfWork, run_ids: Sequence[RunId], reason: str, act: Act) -> list[Run]:
+    post = InboxWriter(unit)
+    asked: list[Run] = []
+    for run in _open(unit, run_ids):
+        target = Target(run.run_id.bytes, run.chain_id.bytes, run.state, run.owner, run.closed_at)
+        if post.deliver(target, rules.cancel_message(run.run_id, reason)):
+            asked.append(run)
+    post.wake()
+    unit.record(act, [changed(run, run.state) for run in asked])
+    return asked
 
-    def terminate(self, run_ids: Sequence[RunId], reason: str, act: Act) -> tuple[list[RunId], Hint]:
-        runs = self._open(run_ids)
-        entries = [rules.terminated_entry(run.head, self._last_word(run), self._now, reason) for run in runs]
-        record(self._cursor, self._namespace, self._now, act, [changed(run, RunState.TERMINATED) for run in runs])
-        return [run.run_id for run in runs], self._close(runs, entries, RunState.TERMINATED, reason)
 
-    def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> tuple[list[RunId], Hint]:
-        runs = [run for run in self._open(run_ids) if rules.may_end_unbegun(run, self._unread(run))]
-        entries = [rules.cancelled_entry(self._now, reason) for _ in runs]
-        return [run.run_id for run in runs], self._close(runs, entries, RunState.CANCELLED, reason)
+def _terminate_all(unit: UnitOfWork, run_ids: Sequence[RunId], reason: str, act: Act) -> list[Run]:
+    runs = _open(unit, run_ids)
+    entries = [rules.terminated_entry(run.head, _last_word(unit, run), unit.now, reason) for run in runs]
+    unit.record(act, [changed(run, RunState.TERMINATED) for run in runs])
+    _close(unit, runs, entries, RunState.TERMINATED, reason)
+    return runs
 
-    def _close(self, runs: Sequence[Run], entries: Sequence[Entry], state: RunState, reason: str) -> Hint:
-        """Each with its last entry."""
-        hint = Hint(closed=[run.run_id for run in runs])
-        post = InboxWriter(self._cursor, self._namespace, self._now, hint)
-        for run, entry in zip(runs, entries, strict=True):
-            values = (state.value, self._now, reason, self._namespace, run.run_id.bytes, run.head)
-            self._cursor.execute(Q["close_from_outside"], values)
-            self._cursor.execute(Q["insert_entry"], entry_row(self._namespace, run.run_id.bytes, run.epoch + 1, entry))
-            post.tell_kin(run.run_id.bytes, run.id, run.parent_seq, state, reason)
-        post.wake()
-        hint.messages += [run.run_id for run in runs if run.owner is not None]
-        hint.due = hint.due or bool(hint.messages)  # wakes workers that wait for their slots
-        return hint
 
-    def _open(self, run_ids: Sequence[RunId]) -> list[Run]:
-        asked = ((self._namespace, run_id.bytes) for run_id in dict.fromkeys(run_ids))
-        rows = (one(self._cursor.execute(Q["run_by_run_id"], key)) for key in asked)
-        found = (run_of(row) for row in rows if row is not None)
-        return [run for run in found if run.closed_at is None]
+def _end_unbegun(unit: UnitOfWork, run_ids: Sequence[RunId], reason: str) -> list[Run]:
+    runs = [run for run in _open(unit, run_ids) if rules.may_end_unbegun(run, _unread(unit, run))]
+    _close(unit, runs, [rules.cancelled_entry(unit.now, reason) for _ in runs], RunState.CANCELLED, reason)
+    return runs
 
-    def _pauses(self, run: Run) -> bool:
-        return one(self._cursor.execute(Q["unread_pauses"], (run.chain_id.bytes, self._namespace))) is not None
 
-    def _last_word(self, run: Run) -> tuple[int, int] | None:
-        row = one(self._cursor.execute(Q["last_word"], (run.run_id.bytes, self._namespace, run.head)))
-        return None if row is None else (row[0], row[1])
+def _close(unit: UnitOfWork, runs: Sequence[Run], entries: Sequence[Entry], state: RunState, reason: str) -> None:
+    """Each with its last entry."""
+    post = InboxWriter(unit)
+    for run, entry in zip(runs, entries, strict=True):
+        unit.close_run(run.run_id, run.epoch, run.head, entry, state, reason, owned=run.owner is not None)
+        post.tell_kin(run.run_id.bytes, run.id, run.parent_seq, state, reason)
+    post.wake()
+    unit.hint.due = unit.hint.due or bool(unit.hint.messages)  # wakes workers that wait for their slots
 
-    def _unread(self, run: Run) -> set[MessageKind]:
-        rows = self._cursor.execute(Q["unread_all_kinds"], (run.chain_id.bytes, self._namespace)).fetchall()
-        return {stored_values.MESSAGE_KINDS[kind] for (kind,) in rows}
 
-    def _may_pause(self, run: Run) -> bool:
-        return run.state is not RunState.PAUSED if run.owner is None else not self._pauses(run)
+def _open(unit: UnitOfWork, run_ids: Sequence[RunId]) -> list[Run]:
+    asked = ((unit.namespace, run_id.bytes) for run_id in dict.fromkeys(run_ids))
+    rows = (unit.row("run_by_run_id", key) for key in asked)
+    found = (run_of(row) for row in rows if row is not None)
+    return [run for run in found if run.closed_at is None]
 
-    def _pause(self, run: Run, reason: str) -> None:
-        if run.owner is not None:
-            row = one(self._cursor.execute(Q["count_pauses"], (run.chain_id.bytes, self._namespace)))
-            number = 1 if row is None else row[0] + 1
-            message = Message(message_id=f"pause:{number}", kind=MessageKind.PAUSE, name=reason)
-            row = message_row(self._namespace, run.chain_id, message, self._now)
-            self._cursor.execute(Q["insert_message"], row)
-            return
-        self._cursor.execute(Q["read_pauses"], (self._now, run.chain_id.bytes, self._namespace))
-        values = {"now": self._now, "reason": reason, "namespace": self._namespace, "run_id": run.run_id.bytes}
-        self._cursor.execute(Q["pause_run"], values)
 
-    def _resume(self, run: Run) -> None:
-        self._cursor.execute(Q["read_pauses"], (self._now, run.chain_id.bytes, self._namespace))
-        if run.state is not RunState.PAUSED:
-            return
-        if rules.counts_pauses(run):
-            self._note_pause(run)
-        values = {
-            "wake_at": rules.resumed_at(run, self._unread(run), self._now),
-            "deadline": rules.put_off_by_pause(run.deadline, run.paused_at, self._now),
-            "expires_at": rules.put_off_by_pause(run.expires_at, run.paused_at, self._now),
-            "namespace": self._namespace,
-            "run_id": run.run_id.bytes,
-        }
-        self._cursor.execute(Q["resume_run"], values)
+def _owned(runs: Sequence[Run]) -> list[RunId]:
+    return [run.run_id for run in runs if run.owner is not None]
 
-    def _note_pause(self, run: Run) -> None:
-        run_id, namespace = run.run_id.bytes, self._namespace
-        values = {"now": self._now, "paused_at": run.paused_at, "namespace": namespace, "run_id": run_id}
-        self._cursor.execute(Q["put_off_answers"], values)
-        self._cursor.execute(Q["note_pause"], values)
+
+def _has_pauses(unit: UnitOfWork, run: Run) -> bool:
+    return unit.finds("unread_pauses", (run.chain_id.bytes, unit.namespace))
+
+
+def _last_word(unit: UnitOfWork, run: Run) -> tuple[int, int] | None:
+    row = unit.row("last_word", (run.run_id.bytes, unit.namespace, run.head))
+    return None if row is None else (row[0], row[1])
+
+
+def _unread(unit: UnitOfWork, run: Run) -> set[MessageKind]:
+    rows = unit.rows("unread_all_kinds", (run.chain_id.bytes, unit.namespace))
+    return {stored_values.MESSAGE_KINDS[kind] for (kind,) in rows}
+
+
+def _may_pause(unit: UnitOfWork, run: Run) -> bool:
+    return run.state is not RunState.PAUSED if run.owner is None else not _has_pauses(unit, run)
+
+
+def _pause(unit: UnitOfWork, run: Run, reason: str) -> None:
+    if run.owner is not None:
+        number = unit.value("count_pauses", (run.chain_id.bytes, unit.namespace), 0) + 1
+        message = Message(message_id=f"pause:{number}", kind=MessageKind.PAUSE, name=reason)
+        unit.change("insert_message", message_row(unit.namespace, run.chain_id, message, unit.now))
+        return
+    unit.change("read_pauses", (unit.now, run.chain_id.bytes, unit.namespace))
+    values = {"now": unit.now, "reason": reason, "namespace": unit.namespace, "run_id": run.run_id.bytes}
+    unit.change("pause_run", values)
+
+
+def _resume(unit: UnitOfWork, run: Run) -> None:
+    unit.change("read_pauses", (unit.now, run.chain_id.bytes, unit.namespace))
+    if run.state is not RunState.PAUSED:
+        return
+    key = {"namespace": unit.namespace, "run_id": run.run_id.bytes}
+    if rules.counts_pauses(run):
+        paused = key | {"now": unit.now, "paused_at": run.paused_at}
+        unit.change("put_off_answers", paused)
+        unit.change("note_pause", paused)
+    values = {
+        "wake_at": rules.resumed_at(run, _unread(unit, run), unit.now),
+        "deadline": rules.put_off_by_pause(run.deadline, run.paused_at, unit.now),
+        "expires_at": rules.put_off_by_pause(run.expires_at, run.paused_at, unit.now),
+    }
+    unit.change("resume_run", key | values)
 
 
 def _resumed_state(run: Run) -> RunState:

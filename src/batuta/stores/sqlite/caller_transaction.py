@@ -11,7 +11,6 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from batuta.errors import StoreUnavailable, WrongTransaction
 from batuta.ids import RunId
@@ -19,9 +18,13 @@ from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, Message, NewRun, Run, StartOutcome
 from batuta.stores.sqlite import starts
+from batuta.stores.sqlite.bus.messages import publish
+from batuta.stores.sqlite.database.base import Base
 from batuta.stores.sqlite.database.connection import PATIENCE_SECONDS
 from batuta.stores.sqlite.database.files import LockFile, identity
 from batuta.stores.sqlite.database.process_fork import forks
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
+from batuta.stores.sqlite.fast import bulk_starts
 
 SAFE = (3, 51, 3)
 """From this version on, SQLite's own locks are enough."""
@@ -29,26 +32,10 @@ _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.01
 
 
-class Host(Protocol):
-    """The part of the store that a caller's transaction uses."""
+class CallerTransactionVerbs(Base):
+    """The part of the store that writes in transactions of callers."""
 
-    namespace: str
-
-    def start_on(self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]: ...
-    def send_on(self, cursor: sqlite3.Cursor, run_id: RunId, message: Message) -> Hint | None: ...
-    def publish_on(self, cursor: sqlite3.Cursor, messages: Sequence[NewMessage]) -> list[str]: ...
-    def tell(self, hint: Hint) -> None: ...
-
-
-class CallerTransactions:
-    """The transactions of callers in which this store may write."""
-
-    def __init__(self, host: Host, path: Path) -> None:
-        self.host, self.path = host, path
-        self.borrowed: dict[int, BorrowedConnection] = {}
-        """By the id of the connection, while it is borrowed."""
-
-    def enter(self, transaction: object) -> SqliteCallerTransaction:
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> SqliteCallerTransaction:
         return SqliteCallerTransaction(self, _connection_of(transaction))
 
     def borrow(self, connection: object) -> BorrowedConnection:
@@ -74,67 +61,57 @@ class SqliteCallerTransaction:
     blocking = True
     brief = True
 
-    def __init__(self, caller_transactions: CallerTransactions, connection: sqlite3.Connection) -> None:
-        self._caller_transactions, self._connection = caller_transactions, connection
+    def __init__(self, store: Base, connection: sqlite3.Connection) -> None:
+        self._store, self._connection = store, connection
 
     async def start_of(self, run: Run) -> Entry | Message | None:
         with _plain_cursor(self._connection) as cursor:
-            return starts.start_of(cursor, self._caller_transactions.host.namespace, run.chain_id)
+            return starts.start_of(self._store.unit(cursor), run.chain_id)
 
     async def parent_of(self, run_id: RunId) -> tuple[RunId | None, int]:
         with _plain_cursor(self._connection) as cursor:
-            run = starts.find(cursor, self._caller_transactions.host.namespace, run_id)
+            run = self._store.unit(cursor).run(run_id)
         return run.parent_run_id, run.parent_seq
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
-        with self._writing() as (cursor, borrowed):
-            outcomes = self._caller_transactions.host.start_on(cursor, runs, after)
-        if borrowed is not None:
-            borrowed.news.due = True
-        return outcomes
+        with self._writing() as unit:
+            return bulk_starts.start_many(unit, runs, after)
 
     async def send(self, run_id: RunId, id: str, message: Message) -> bool:
-        with self._writing() as (cursor, borrowed):
-            hint = self._caller_transactions.host.send_on(cursor, run_id, message)
-        if borrowed is not None and hint is not None:
-            borrowed.news.due = borrowed.news.due or hint.due
-            borrowed.news.messages += hint.messages
-        return hint is not None
+        with self._writing() as unit:
+            return starts.send(unit, run_id, message)
 
     async def publish(self, messages: Sequence[NewMessage]) -> list[str]:
-        with self._writing() as (cursor, borrowed):
-            fresh = self._caller_transactions.host.publish_on(cursor, messages)
-        if borrowed is not None:
-            borrowed.news.bus = borrowed.news.bus or bool(fresh)
-        return fresh
+        with self._writing() as unit:
+            return publish(unit, messages)
 
     @contextmanager
-    def _writing(self) -> Iterator[tuple[sqlite3.Cursor, BorrowedConnection | None]]:
-        """A cursor in the caller's transaction. Raises WrongTransaction."""
+    def _writing(self) -> Iterator[UnitOfWork]:
+        """Work in the caller's transaction. Raises WrongTransaction."""
         connection = self._connection
-        check_file(connection, self._caller_transactions.path)
-        borrowed = self._caller_transactions.borrowed.get(id(connection))
-        if borrowed is None and sqlite3.sqlite_version_info < SAFE:
+        check_file(connection, self._store.path)
+        hint = self._store.borrowed.get(id(connection))
+        if hint is None and sqlite3.sqlite_version_info < SAFE:
             raise WrongTransaction(
                 f"with SQLite {sqlite3.sqlite_version} two programs that write at once can damage the file: begin the "
                 f"transaction with `async with client.transaction(connection):` (or use SQLite 3.51.3, or later)"
             )
         _check_begun(connection)
         with _plain_cursor(connection) as cursor:
-            yield cursor, borrowed
+            yield self._store.unit(cursor, hint)
 
 
 class BorrowedConnection:
     """A caller's connection, in a transaction that begins and ends under the lock of all writers."""
 
-    def __init__(self, caller_transactions: CallerTransactions, connection: sqlite3.Connection) -> None:
-        self._caller_transactions, self._connection = caller_transactions, connection
-        self._lock = LockFile(caller_transactions.path.with_name(caller_transactions.path.name + "-lock"))
-        self.news = Hint()
-        """Called when it commits."""
+    def __init__(self, store: Base, connection: sqlite3.Connection) -> None:
+        self._store, self._connection = store, connection
+        self._lock = LockFile(store.path.with_name(store.path.name + "-lock"))
+        self._hint = Hint()
+        """For listeners, when it commits."""
 
     def begin(self) -> Generator[float, None, None]:
-        check_file(self._connection, self._caller_transactions.path)
+        check_file(self._connection, self._store.path)
         if self._connection.in_transaction:
             raise WrongTransaction(
                 "the connection is in a transaction already: commit it before `transaction(connection)`, which begins "
@@ -147,16 +124,14 @@ class BorrowedConnection:
         except BaseException:
             self._lock.close()
             raise
-        self._caller_transactions.borrowed[id(self._connection)] = self
+        self._store.borrowed[id(self._connection)] = self._hint
 
     def _wait(self) -> Iterator[float]:
         give_up = time.monotonic() + PATIENCE_SECONDS
         pause = _FIRST_PAUSE_SECONDS
         while not self._lock.try_take():
             if time.monotonic() > give_up:
-                raise StoreUnavailable(
-                    f"others have been writing to {self._caller_transactions.path.name!r} for too long"
-                )
+                raise StoreUnavailable(f"others have been writing to {self._store.path.name!r} for too long")
             yield pause
             pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
 
@@ -173,10 +148,10 @@ class BorrowedConnection:
                 self._connection.execute("ROLLBACK")
             raise
         finally:
-            self._caller_transactions.borrowed.pop(id(self._connection), None)
+            self._store.borrowed.pop(id(self._connection), None)
             self._lock.close()
-        if commit and (self.news.due or self.news.messages):
-            self._caller_transactions.host.tell(self.news)
+        if commit:
+            self._store.tell(self._hint)
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from batuta.stores.contract import rules
 from batuta.stores.sqlite.commits import is_live
 from batuta.stores.sqlite.database.claimed_rows import DUE, DUE_SUSPECT, Due, Owned, place, read_due
 from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.rows import one, to_json
+from batuta.stores.sqlite.database.rows import to_json
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 from batuta.stores.sqlite.fair_claim import ABOVE_ALL, FairClaim, Rotations, priorities
 from batuta.stores.sqlite.fast.claim_cursor import ClaimCursors, Place
-from batuta.stores.sqlite.queues import Executor, special
+from batuta.stores.sqlite.queues import special
 
 Room = Mapping[str, int]
 
@@ -28,20 +29,14 @@ MOST_NOTED = 100
 
 
 def look(
-    connection: sqlite3.Connection,
-    namespace: str,
-    worker: WorkerInfo,
-    room: Room,
-    rotations: Rotations,
-    claim_cursors: ClaimCursors,
-    now: int,
+    unit: UnitOfWork, worker: WorkerInfo, room: Room, rotations: Rotations, claim_cursors: ClaimCursors
 ) -> Claim | None:
     """The result of a claim when there is nothing to own; None when there is something."""
-    queues = special(connection, namespace, worker.queues)
-    suspects = not owns_suspect(connection, namespace, worker.worker_id)
+    queues = special(unit, worker.queues)
+    suspects = not owns_suspect(unit, worker.worker_id)
     if not queues:
-        return None if _is_due(connection, namespace, worker, suspects, claim_cursors, now) else Claim()
-    turns = FairClaim(connection, namespace, worker, queues, now, suspects=suspects)
+        return None if _is_due(unit, worker, suspects, claim_cursors) else Claim()
+    turns = FairClaim(unit, worker, queues, suspects=suspects)
     copies = {place: replace(rotation, had=rotation.had.copy()) for place, rotation in rotations.items()}
     try:
         rows, held, again_at = turns.choose(1, room, copies)
@@ -53,92 +48,68 @@ def look(
     return Claim([], held, again_at)
 
 
-def due_at(connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, now: int) -> int | None:
+def due_at(unit: UnitOfWork, worker: WorkerInfo) -> int | None:
     """Earliest time at which the worker can claim something."""
-    suspects = not owns_suspect(connection, namespace, worker.worker_id)
-    queues = special(connection, namespace, worker.queues)
-    if not queues:
-        return _plain_due_at(connection, namespace, worker, suspects)
-    return FairClaim(connection, namespace, worker, queues, now, suspects=suspects).due_at()
-
-
-def _plain_due_at(connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, suspects: bool) -> int | None:
-    firsts = _firsts(connection, namespace, worker, suspects, {}, ABOVE_ALL)
+    suspects = not owns_suspect(unit, worker.worker_id)
+    queues = special(unit, worker.queues)
+    if queues:
+        return FairClaim(unit, worker, queues, suspects=suspects).due_at()
+    firsts = _firsts(unit, worker, suspects, {}, ABOVE_ALL)
     return min((at for _, at in firsts if at is not None), default=None)
 
 
-def _is_due(
-    connection: sqlite3.Connection,
-    namespace: str,
-    worker: WorkerInfo,
-    suspects: bool,
-    claim_cursors: ClaimCursors,
-    now: int,
-) -> bool:
+def _is_due(unit: UnitOfWork, worker: WorkerInfo, suspects: bool, claim_cursors: ClaimCursors) -> bool:
     """Whether the worker can claim something, without passing again over runs that it cannot take."""
     whole = claim_cursors.begin(worker.code)
     found = False
-    for number, (where, at) in enumerate(_firsts(connection, namespace, worker, suspects, claim_cursors.known, now)):
-        found = found or (at is not None and at <= now)
+    for number, (where, at) in enumerate(_firsts(unit, worker, suspects, claim_cursors.known, unit.now)):
+        found = found or (at is not None and at <= unit.now)
         if whole and number < MOST_NOTED:
-            claim_cursors.note(connection, namespace, where, at, now)
+            claim_cursors.note(unit, where, at)
         elif found:
             break
     return found
 
 
 def _firsts(
-    executor: Executor,
-    namespace: str,
-    worker: WorkerInfo,
-    suspects: bool,
-    claim_cursors: Mapping[Place, int],
-    until: int,
+    unit: UnitOfWork, worker: WorkerInfo, suspects: bool, claim_cursors: Mapping[Place, int], until: int
 ) -> Iterator[tuple[Place, int | None]]:
     """Of each queue and priority the earliest time at which the worker can claim something."""
-    values = {"namespace": namespace, "code": to_json(worker.code), "suspects": suspects}
+    values = {"namespace": unit.namespace, "code": to_json(worker.code), "suspects": suspects}
     for queue in dict.fromkeys(worker.queues):
-        for priority in priorities(executor, namespace, queue, None, until):
+        for priority in priorities(unit, queue, None, until):
             asked = {"queue": queue, "priority": priority, "floor": claim_cursors.get((queue, priority), 0)}
-            row = one(executor.execute(Q["due_at"], values | asked))
-            yield (queue, priority), None if row is None else row[0]
+            yield (queue, priority), unit.value("due_at", values | asked)
 
 
-def owns_suspect(executor: Executor, namespace: str, worker_id: str) -> bool:
+def owns_suspect(unit: UnitOfWork, worker_id: str) -> bool:
     """Whether the worker has a suspect, which keeps it from taking another."""
-    return one(executor.execute(Q["owned_suspect"], (namespace, worker_id))) is not None
+    return unit.finds("owned_suspect", (unit.namespace, worker_id))
 
 
 def choose(
-    cursor: sqlite3.Cursor,
-    namespace: str,
-    worker: WorkerInfo,
-    limit: int,
-    room: Room,
-    rotations: Rotations,
-    claim_cursors: ClaimCursors,
-    now: int,
+    unit: UnitOfWork, worker: WorkerInfo, limit: int, room: Room, rotations: Rotations, claim_cursors: ClaimCursors
 ) -> Owned:
     """Up to `limit` due runs, for `own` in the same transaction."""
-    if not is_live(cursor, namespace, worker.worker_id, now):
+    if not is_live(unit, worker.worker_id):
         return Owned()
-    owned = Owned(worker.worker_id, now)
-    suspects = not owns_suspect(cursor, namespace, worker.worker_id)
-    queues = special(cursor, namespace, worker.queues)
+    owned = Owned(worker.worker_id, unit.now)
+    suspects = not owns_suspect(unit, worker.worker_id)
+    queues = special(unit, worker.queues)
     if not queues:
-        places = _places(cursor, namespace, worker, limit, room, suspects, claim_cursors.for_code(worker.code), now)
-        owned.choose = partial(_plain, places=places, limit=limit)
+        places = _places(unit, worker, limit, room, suspects, claim_cursors.for_code(worker.code))
+        owned.choose = partial(_plain, unit, places, limit)
         return owned
-    turns = FairClaim(cursor.connection, namespace, worker, queues, now, suspects=suspects)
+    turns = FairClaim(unit, worker, queues, suspects=suspects)
     owned.rows, owned.held, owned.again_at = turns.choose(limit, room, rotations)
-    turns.note_begun(cursor)
+    turns.note_begun()
     return owned
 
 
 def own(cursor: sqlite3.Cursor, owned: Owned) -> None:
     """Own the chosen runs, with few statements, however many they are."""
     if owned.choose is not None:
-        owned.rows = owned.choose(cursor)
+        owned.rows = owned.choose()
     if rowids := owned.rowids():  # all of them by one value: binding one for each costs as much as owning it
         cursor.execute(Q["own"], (owned.worker_id, to_json(rowids)))
     if anew := owned.anew():
@@ -155,32 +126,30 @@ class _Place(Struct):
 
 
 def _places(
-    cursor: sqlite3.Cursor,
-    namespace: str,
+    unit: UnitOfWork,
     worker: WorkerInfo,
     limit: int,
     room: Room,
     suspects: bool,
     claim_cursors: Mapping[Place, int],
-    now: int,
 ) -> list[_Place]:
     """Of queues without flow keys and limits."""
     places: list[_Place] = []
     for queue in dict.fromkeys(worker.queues):  # named twice, its runs would be owned twice
-        values = {"namespace": namespace, "code": to_json(worker.code), "now": now, "queue": queue}
+        values = {"namespace": unit.namespace, "code": to_json(worker.code), "now": unit.now, "queue": queue}
         most = min(limit, room.get(queue, limit))
         if most > 0:
-            suspect = read_due(cursor, DUE_SUSPECT, values) if suspects else []
+            suspect = read_due(unit, DUE_SUSPECT, values) if suspects else []
             places.append(_Place(values, claim_cursors, most, suspect))
     return places
 
 
-def _plain(cursor: sqlite3.Cursor, places: list[_Place], limit: int) -> list[Due]:
+def _plain(unit: UnitOfWork, places: list[_Place], limit: int) -> list[Due]:
     """The due runs in them."""
     rows: list[Due] = []
     suspected: set[int] = set()
     for each in places:
-        found = _due(cursor, each)
+        found = _due(unit, each)
         suspected.update(row[0] for row in each.suspects)
         rows += sorted(found + each.suspects, key=place)[: each.most]
     rows.sort(key=place)
@@ -189,13 +158,13 @@ def _plain(cursor: sqlite3.Cursor, places: list[_Place], limit: int) -> list[Due
     return rows[:limit]
 
 
-def _due(cursor: sqlite3.Cursor, of: _Place) -> list[Due]:
+def _due(unit: UnitOfWork, of: _Place) -> list[Due]:
     """Up to `most` due runs of one queue that are no suspects."""
     rows: list[Due] = []
     queue = of.values["queue"]
-    for priority in priorities(cursor, of.values["namespace"], queue, None, of.values["now"]):
+    for priority in priorities(unit, queue, None, unit.now):
         floor = of.claim_cursors.get((queue, priority), 0)
-        rows += read_due(cursor, DUE, of.values | {"priority": priority, "limit": of.most - len(rows), "floor": floor})
+        rows += read_due(unit, DUE, of.values | {"priority": priority, "limit": of.most - len(rows), "floor": floor})
         if len(rows) >= of.most:
             break
     return rows

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from batuta.ids import RunId
-from batuta.journal.records import Change, Effects, Hint, NewRun, OutputKind, Refusal, Send, Successor
+from batuta.journal.records import Change, Effects, NewRun, OutputKind, Refusal, Send, Successor
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores.contract import rules, stored_values
 from batuta.stores.sqlite import dead_letters
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.rows import Row, new_run_row, one, output_row, run_of
+from batuta.stores.sqlite.database.rows import Row, new_run_row, output_row, run_of
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 from batuta.stores.sqlite.inbox import InboxWriter
 from batuta.stores.sqlite.queues import note_keyed
 
@@ -37,13 +36,10 @@ class CrossRunEffects:
     changes does not matter.
     """
 
-    def __init__(self, cursor: sqlite3.Cursor, namespace: str, now: int) -> None:
-        self.hint = Hint()
+    def __init__(self, unit: UnitOfWork) -> None:
         self.refusals: dict[RunId, list[Refusal]] = {}
-        self._cursor = cursor
-        self._namespace = namespace
-        self._now = now
-        self._inbox = InboxWriter(cursor, namespace, now, self.hint)
+        self._unit = unit
+        self._inbox = InboxWriter(unit)
         self._taken: frozenset[str] = frozenset()
 
     def write(self, changes: Sequence[Change], repeated: Sequence[Change] = ()) -> None:
@@ -81,38 +77,35 @@ class CrossRunEffects:
         if effects.successor is not None:
             self._follow(run_id, effects.successor)
         if effects.letter is not None:
-            dead_letters.insert(self._cursor, self._namespace, run_of(self._row(run_id)), effects.letter, self._now)
+            dead_letters.insert(self._unit, run_of(self._row(run_id)), effects.letter)
 
     def _write_outputs(self, run_id: RunId, effects: Effects) -> None:
         chain_id = run_id.bytes
         if any(output.kind is OutputKind.ANSWER for output in effects.outputs):
             chain_id = self._row(run_id)[3]
-            if self.hint.answered is not None:
-                self.hint.answered.append(UUID(bytes=chain_id))
+            if self._unit.hint.answered is not None:
+                self._unit.hint.answered.append(UUID(bytes=chain_id))
         rows = [
-            output_row(self._namespace, chain_id if output.kind is OutputKind.ANSWER else run_id.bytes, output)
+            output_row(self._unit.namespace, chain_id if output.kind is OutputKind.ANSWER else run_id.bytes, output)
             for output in effects.outputs
         ]
-        self._cursor.executemany(Q["upsert_output"], rows)
+        self._unit.change_each("upsert_output", rows)
 
     def _follow(self, run_id: RunId, successor: Successor) -> None:
         row = self._row(run_id)
         run = run_of(row)
         new = rules.follower(run, stored_values.POLICIES[row[24]], row[25], successor)
-        self._cursor.execute(Q["supersede"], (self._namespace, new.id))
-        paused = self._time_paused(run_id) if new.execution_timeout else 0
+        self._unit.change("supersede", (self._unit.namespace, new.id))
+        key = (run_id.bytes, self._unit.namespace)
+        paused = self._unit.value("time_paused", key, 0) if new.execution_timeout else 0
         if paused:  # the chain's time is as much later, also for the runs after this one
             new.execution_timeout += paused
-            values = {"paused_at": self._now - paused, "now": self._now, "namespace": self._namespace}
-            self._cursor.execute(Q["note_chain_pauses"], values | {"run_id": new.run_id.bytes})
+            values = {"paused_at": self._unit.now - paused, "now": self._unit.now, "namespace": self._unit.namespace}
+            self._unit.change("note_chain_pauses", values | {"run_id": new.run_id.bytes})
         self._insert(new, run.deadline)
 
-    def _time_paused(self, run_id: RunId) -> int:
-        row = one(self._cursor.execute(Q["time_paused"], (run_id.bytes, self._namespace)))
-        return row[0] if row is not None else 0
-
     def _row(self, run_id: RunId) -> Row:
-        row = one(self._cursor.execute(Q["run_by_run_id"], (self._namespace, run_id.bytes)))
+        row = self._unit.row("run_by_run_id", (self._unit.namespace, run_id.bytes))
         assert row is not None  # noqa: S101 - its fence has let the change through
         return row
 
@@ -120,32 +113,32 @@ class CrossRunEffects:
 
     def start_child(self, new: NewRun) -> Refusal | None:
         """Insert it, unless it exists or its id is taken."""
-        if self._insert(new) or one(self._cursor.execute(Q["created_at"], (self._namespace, new.run_id.bytes))):
+        if self._insert(new) or self._unit.finds("created_at", (self._unit.namespace, new.run_id.bytes)):
             return None
-        row = one(self._cursor.execute(Q["run_by_id"], (self._namespace, new.id)))
+        row = self._unit.row("run_by_id", (self._unit.namespace, new.id))
         if row is not None and not self._may_replace(new):
             taken = run_of(row)
             return rules.id_taken(new, taken.state, taken.kind, taken.name)
-        self._cursor.execute(Q["supersede"], (self._namespace, new.id))
+        self._unit.change("supersede", (self._unit.namespace, new.id))
         self._insert(new)
         return None
 
     def _may_replace(self, new: NewRun) -> bool:
-        row = one(self._cursor.execute(Q["id_taken"], (self._namespace, new.id)))
-        return row is None or rules.may_replace(new, bool(row[0]), row[1], self._now)
+        row = self._unit.row("id_taken", (self._unit.namespace, new.id))
+        return row is None or rules.may_replace(new, bool(row[0]), row[1], self._unit.now)
 
     def _insert(self, new: NewRun, before: int | None = None) -> bool:
         """Insert an unowned run with its start message; `before` is the deadline of the run that it follows.
 
         False when the run or its id exists already.
         """
-        deadline = deadline_of(self._cursor, self._namespace, new, self._now, before)
-        row = new_run_row(self._namespace, new, self._now, deadline, epoch=0, head=-1, owner=None)
-        if not self._cursor.execute(Q["insert_run"], row).rowcount:
+        deadline = deadline_of(self._unit, new, before)
+        row = new_run_row(self._unit.namespace, new, self._unit.now, deadline, epoch=0, head=-1, owner=None)
+        if not self._unit.change("insert_run", row):
             return False
-        note_keyed(self._cursor, self._namespace, [new])
+        note_keyed(self._unit, [new])
         self._inbox.put(rules.chain_of(new).bytes, rules.start_message(new))
-        self.hint.due = True
+        self._unit.hint.due = True
         return True
 
     # -- messages
@@ -172,10 +165,9 @@ class CrossRunEffects:
         return None
 
 
-def deadline_of(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int, before: int | None = None) -> int | None:
+def deadline_of(unit: UnitOfWork, new: NewRun, before: int | None = None) -> int | None:
     """When a new run times out; looks up when its chain began, if that matters."""
-    began = now
+    began = unit.now
     if new.chain_id is not None and new.execution_timeout:
-        row = one(cursor.execute(Q["created_at"], (namespace, new.chain_id.bytes)))
-        began = now if row is None else row[0]
-    return rules.deadline_of(new, now, began, before)
+        began = unit.value("created_at", (unit.namespace, new.chain_id.bytes), unit.now)
+    return rules.deadline_of(new, unit.now, began, before)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from batuta.clock import as_datetime
 from batuta.errors import UnknownLetter
@@ -25,11 +25,9 @@ from batuta.journal.dead_letters import (
 from batuta.journal.records import NewLetter, Run
 from batuta.stores.contract import stored_values
 from batuta.stores.contract.dead_letters import changed, cursor_of, is_counted, letter_place_of, place_of, states_of
-from batuta.stores.sqlite.audit import record
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.readers import Readers
-from batuta.stores.sqlite.database.rows import Row, one, to_json
-from batuta.stores.sqlite.database.writer import Writer
+from batuta.stores.sqlite.database.base import Base
+from batuta.stores.sqlite.database.rows import Row, to_json
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 _NEVER = 2**63 - 1
 """After every time."""
@@ -40,19 +38,12 @@ _MANY = 20
 """More than that are written in another one."""
 
 
-class DeadLetterVerbs(ABC):
+class DeadLetterVerbs(Base):
     """The part of the store that is about dead letters."""
-
-    namespace: str
-    _writer: Writer
-    _readers: Readers
-
-    @abstractmethod
-    def clock_now(self) -> int: ...
 
     async def letter(self, run_id: RunId) -> DeadLetter:
         values = (self.namespace, run_id.bytes)
-        row = self._readers.read(lambda connection: one(connection.execute(Q["letter"], values)))
+        row = self._read(lambda unit: unit.row("letter", values))
         if row is None:
             raise UnknownLetter(str(run_id))
         return letter_of_row(row)
@@ -60,32 +51,26 @@ class DeadLetterVerbs(ABC):
     async def letters(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterPage:
         place = letter_place_of(cursor)
         before = (_NEVER, _LAST_RUN) if place is None else (place[0], place[1].bytes)
-        rows = await self._readers.read_apart(
-            lambda connection: _newest(connection, self.namespace, where, before, limit + 1)
-        )
+        rows = await self._read_apart(lambda unit: _newest(unit, where, before, limit + 1))
         page = [letter_of_row(row) for row in rows[:limit]]
         return DeadLetterPage(page, cursor_of(page[-1].at, page[-1].run_id) if len(rows) > limit else None)
 
     async def letter_groups(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterGroups:
         before = place_of(cursor) or (_NEVER, _LAST_NAME)
         find = _counted_groups if is_counted(where) else _other_groups
-        groups = await self._readers.read_apart(
-            lambda connection: find(connection, self.namespace, where, before, limit + 1)
-        )
+        groups = await self._read_apart(lambda unit: find(unit, where, before, limit + 1))
         page = groups[:limit]
         return DeadLetterGroups(
             page, cursor_of(page[-1].last_at, page[-1].fingerprint) if len(groups) > limit else None
         )
 
     async def count_letters(self, where: LetterFilter) -> int:
-        statement, values = Q["sum_letters" if is_counted(where) else "count_letters"], _values(self.namespace, where)
-        row = await self._readers.read_apart(lambda connection: one(connection.execute(statement, values)))
-        return 0 if row is None else int(row[0])
+        statement, values = "sum_letters" if is_counted(where) else "count_letters", _values(self.namespace, where)
+        return int(await self._read_apart(lambda unit: unit.value(statement, values, 0)))
 
     async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        now = self.clock_now()
-        return await self._writer.write(
-            lambda cursor: _discard(cursor, self.namespace, run_ids, act, now),
+        return await self._write(
+            lambda unit: _discard(unit, run_ids, act),
             small=len(run_ids) <= _SMALL,
             aside=len(run_ids) > _MANY,
         )
@@ -94,67 +79,73 @@ class DeadLetterVerbs(ABC):
 # -- writing
 
 
-def insert(cursor: sqlite3.Cursor, namespace: str, run: Run, new: NewLetter, now: int) -> None:
+def insert(unit: UnitOfWork, run: Run, new: NewLetter) -> None:
     """The run, which closes now, is a dead letter."""
-    about = (run.id, run.kind.value, run.name, run.queue, run.flow_key, now, new.reason.value, new.error, new.message)
+    about = (
+        run.id,
+        run.kind.value,
+        run.name,
+        run.queue,
+        run.flow_key,
+        unit.now,
+        new.reason.value,
+        new.error,
+        new.message,
+    )
     more = (new.fingerprint, new.activity, new.seq, new.attempts, new.keep, new.trace)
-    cursor.execute(Q["insert_letter"], (run.run_id.bytes, namespace, *about, *more))
+    unit.change("insert_letter", (run.run_id.bytes, unit.namespace, *about, *more))
     kind = (new.fingerprint, "open", run.name, new.reason.value, new.error, new.activity)
-    cursor.execute(Q["count_letter"], (namespace, *kind, 1, now, now))
+    unit.change("count_letter", (unit.namespace, *kind, 1, unit.now, unit.now))
 
 
 def resolve(
-    cursor: sqlite3.Cursor,
-    namespace: str,
+    unit: UnitOfWork,
     run_ids: Sequence[RunId],
     state: LetterState,
     note: str,
     successors: Sequence[RunId] | None,
-    now: int,
 ) -> list[RunId]:
     """Mark those of them that are open, and give them back."""
     gone: list[Row] = []
     resolved: list[RunId] = []
     for run_id, successor in zip(run_ids, successors or repeat(None), strict=False):
         after = None if successor is None else successor.bytes
-        row = one(
-            cursor.execute(Q["resolve_letter"], (state.value, now, note, after, namespace, run_id.bytes)),
-        )
+        row = unit.row("resolve_letter", (state.value, unit.now, note, after, unit.namespace, run_id.bytes))
         if row is not None:
             gone.append(row)
             resolved.append(run_id)
     for (fingerprint, _, *kind, at), count in Counter(gone).items():
-        cursor.execute(Q["count_letter"], (namespace, fingerprint, state.value, *kind, count, at, at))
-    _count_fewer(cursor, namespace, gone)
+        unit.change("count_letter", (unit.namespace, fingerprint, state.value, *kind, count, at, at))
+    _count_fewer(unit, gone)
     return resolved
 
 
-def _discard(cursor: sqlite3.Cursor, namespace: str, run_ids: Sequence[RunId], act: Act, now: int) -> list[RunId]:
-    discarded = resolve(cursor, namespace, run_ids, LetterState.DISCARDED, act.reason, None, now)
-    rows = (one(cursor.execute(Q["letter"], (namespace, run_id.bytes))) for run_id in discarded)
+def _discard(unit: UnitOfWork, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+    discarded = resolve(unit, run_ids, LetterState.DISCARDED, act.reason, None)
+    rows = (unit.row("letter", (unit.namespace, run_id.bytes)) for run_id in discarded)
     letters = [letter_of_row(row) for row in rows if row is not None]
-    record(cursor, namespace, now, act, (changed(letter, LetterState.DISCARDED) for letter in letters))
+    unit.record(act, (changed(letter, LetterState.DISCARDED) for letter in letters))
     return discarded
 
 
-def forget(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId]) -> None:
+def forget(unit: UnitOfWork, run_ids: Iterable[RunId]) -> None:
     """The runs are deleted."""
-    found = (one(cursor.execute(Q["forget_letter"], (namespace, run_id.bytes))) for run_id in run_ids)
-    _count_fewer(cursor, namespace, [row for row in found if row is not None])
+    found = (unit.row("forget_letter", (unit.namespace, run_id.bytes)) for run_id in run_ids)
+    _count_fewer(unit, [row for row in found if row is not None])
 
 
-def state_of(cursor: sqlite3.Cursor, namespace: str, run_id: RunId) -> str | None:
+def state_of(unit: UnitOfWork, run_id: RunId) -> str | None:
     """None: it is not a dead letter."""
-    row = one(cursor.execute(Q["letter"], (namespace, run_id.bytes)))
+    row = unit.row("letter", (unit.namespace, run_id.bytes))
     return None if row is None else str(row[7])
 
 
-def _count_fewer(cursor: sqlite3.Cursor, namespace: str, gone: Sequence[Row]) -> None:
+def _count_fewer(unit: UnitOfWork, gone: Sequence[Row]) -> None:
     for kind, count in Counter(row[:4] for row in gone).items():
-        key = (namespace, *kind)
-        cursor.execute(Q["fewer_letters"], (count, *key))
-        if not cursor.execute(Q["no_letters"], key).rowcount:
-            cursor.execute(Q["group_times"], key)
+        key = (unit.namespace, *kind)
+        unit.change("fewer_letters", (count, *key))
+        if not unit.change("no_letters", key):
+            unit.change("group_times", key)
 
 
 # -- reading
@@ -186,46 +177,38 @@ def letter_of_row(row: Row) -> DeadLetter:
     )
 
 
-def _newest(
-    connection: sqlite3.Connection, namespace: str, where: LetterFilter, before: tuple[int, bytes], limit: int
-) -> list[Row]:
+def _newest(unit: UnitOfWork, where: LetterFilter, before: tuple[int, bytes], limit: int) -> list[Row]:
     """State by state, each by its index."""
-    statement = Q["list_letters" if where.fingerprint is None else "list_alike"]
+    statement = "list_letters" if where.fingerprint is None else "list_alike"
     if where.before is not None:
         before = min(before, (where.before, b""))
-    values = _values(namespace, where) | {"before_at": before[0], "before_run": before[1], "limit": limit}
-    rows = [row for state in states_of(where) for row in connection.execute(statement, values | {"state": state})]
+    values = _values(unit.namespace, where) | {"before_at": before[0], "before_run": before[1], "limit": limit}
+    rows = [row for state in states_of(where) for row in unit.rows(statement, values | {"state": state})]
     return sorted(rows, key=lambda row: (row[8], row[0]), reverse=True)[:limit]
 
 
 def _counted_groups(
-    connection: sqlite3.Connection, namespace: str, where: LetterFilter, before: tuple[int, str], limit: int
+    unit: UnitOfWork, where: LetterFilter, before: tuple[int, str], limit: int
 ) -> list[DeadLetterGroup]:
-    values = _values(namespace, where) | {"before_at": before[0], "before_name": before[1], "limit": limit}
-    heads = [
-        head
-        for state in states_of(where)
-        for head in connection.execute(Q["newest_groups"], values | {"state": state}).fetchall()
-    ]
+    values = _values(unit.namespace, where) | {"before_at": before[0], "before_name": before[1], "limit": limit}
+    heads = [head for state in states_of(where) for head in unit.rows("newest_groups", values | {"state": state})]
     groups: list[DeadLetterGroup] = []
     for last_at, fingerprint in sorted(heads, reverse=True)[:limit]:
-        row = one(connection.execute(Q["group_sizes"], values | {"fingerprint": fingerprint})) or (0, last_at, last_at)
-        groups += _group(connection, namespace, where, (fingerprint, *row))
+        row = unit.row("group_sizes", values | {"fingerprint": fingerprint}) or (0, last_at, last_at)
+        groups += _group(unit, where, (fingerprint, *row))
     return groups
 
 
-def _other_groups(
-    connection: sqlite3.Connection, namespace: str, where: LetterFilter, before: tuple[int, str], limit: int
-) -> list[DeadLetterGroup]:
-    values = _values(namespace, where) | {"before_at": before[0], "before_name": before[1], "limit": limit}
-    rows = connection.execute(Q["group_letters"], values).fetchall()
-    return [group for row in rows for group in _group(connection, namespace, where, row)]
+def _other_groups(unit: UnitOfWork, where: LetterFilter, before: tuple[int, str], limit: int) -> list[DeadLetterGroup]:
+    values = _values(unit.namespace, where) | {"before_at": before[0], "before_name": before[1], "limit": limit}
+    rows = unit.rows("group_letters", values)
+    return [group for row in rows for group in _group(unit, where, row)]
 
 
-def _group(connection: sqlite3.Connection, namespace: str, where: LetterFilter, row: Row) -> list[DeadLetterGroup]:
+def _group(unit: UnitOfWork, where: LetterFilter, row: Row) -> list[DeadLetterGroup]:
     """None, if the count of the group is wrong and it has no letter."""
     fingerprint, count, first_at, last_at = row
-    alike = _filter_of(where, fingerprint)
+    alike = replace(where, fingerprint=fingerprint)
     return [
         DeadLetterGroup(
             fingerprint=fingerprint,
@@ -234,13 +217,8 @@ def _group(connection: sqlite3.Connection, namespace: str, where: LetterFilter, 
             last_at=as_datetime(last_at),
             example=letter_of_row(example),
         )
-        for example in _newest(connection, namespace, alike, (last_at, _LAST_RUN), 1)
+        for example in _newest(unit, alike, (last_at, _LAST_RUN), 1)
     ]
-
-
-def _filter_of(where: LetterFilter, fingerprint: str) -> LetterFilter:
-    given = {name: getattr(where, name) for name in LetterFilter.__struct_fields__}
-    return LetterFilter(**(given | {"fingerprint": fingerprint}))
 
 
 def _values(namespace: str, where: LetterFilter) -> dict[str, Any]:

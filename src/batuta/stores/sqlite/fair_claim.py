@@ -13,7 +13,8 @@ from batuta.stores.contract import claim_limits
 from batuta.stores.sqlite.database.claimed_rows import BY_ROWID, Due, place, read_due
 from batuta.stores.sqlite.database.connection import Q
 from batuta.stores.sqlite.database.rows import Row, to_json
-from batuta.stores.sqlite.queues import Executor, Queue, allowance_of, note_begun
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
+from batuta.stores.sqlite.queues import Queue, allowance_of, note_begun
 
 MOST_VISITS = 1_000
 """Flow keys that a claim looks at, one by one, before it lets the others wait for the next one."""
@@ -35,18 +36,14 @@ class FairClaim:
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
-        namespace: str,
+        unit: UnitOfWork,
         worker: WorkerInfo,
         queues: Mapping[str, Queue],
-        now: int,
         *,
         suspects: bool,
     ) -> None:
-        self._connection = connection
-        self._namespace = namespace
+        self.unit = unit
         self._queues = queues
-        self._now = now
         self._suspects = suspects
         self._open: list[sqlite3.Cursor] = []
         self._lines: dict[str, claim_limits.Line[int]] = {}
@@ -63,17 +60,17 @@ class FairClaim:
             chosen = [due.row for due in claim_limits.choose(lines, limit)]
         finally:
             self._close()
-        rows = read_due(self._connection, BY_ROWID, (to_json(chosen),)) if chosen else []
+        rows = read_due(self.unit, BY_ROWID, (to_json(chosen),)) if chosen else []
         rows.sort(key=place)
         times = [line.again_at for line in lines if line.again_at is not None]
         held = any(line.held for line in lines)
         return rows, held, min(times, default=None)
 
-    def note_begun(self, cursor: sqlite3.Cursor) -> None:
+    def note_begun(self) -> None:
         """The chosen runs are owned now."""
         for name, line in self._lines.items():
             if line.allowance is not None:
-                note_begun(cursor, self._namespace, self._queues[name], line.allowance, self._now)
+                note_begun(self.unit, self._queues[name], line.allowance)
 
     def due_at(self) -> int | None:
         """Earliest time at which something may be owned."""
@@ -81,7 +78,7 @@ class FairClaim:
         try:
             for at in (at for name in self._names for at in self._times(name)):
                 self._earliest = at if self._earliest is None else min(at, self._earliest)
-                if at <= self._now:
+                if at <= self.unit.now:
                     break
         finally:
             self._close()
@@ -91,10 +88,10 @@ class FairClaim:
         self, name: str, suspects: claim_limits.Suspects, limit: int, room: Mapping[str, int], rotations: Rotations
     ) -> claim_limits.Line[int]:
         queue = self._queues.get(name)
-        allowance = None if queue is None else allowance_of(self._connection, self._namespace, queue, self._now)
-        found = priorities(self._connection, self._namespace, name, queue, self._now)
+        allowance = None if queue is None else allowance_of(self.unit, queue)
+        found = priorities(self.unit, name, queue, self.unit.now)
         levels = (self._level(name, queue, priority, limit + MOST_HELD, rotations) for priority in found)
-        return claim_limits.Line(levels, suspects, allowance, self._now, room.get(name))
+        return claim_limits.Line(levels, suspects, allowance, self.unit.now, room.get(name))
 
     def _level(
         self, name: str, queue: Queue | None, priority: int, most: int, rotations: Rotations
@@ -118,15 +115,15 @@ class FairClaim:
     def _times(self, name: str) -> Iterator[int]:
         """When runs of a queue may be owned: of each kind the first."""
         queue = self._queues.get(name)
-        allowance = None if queue is None else allowance_of(self._connection, self._namespace, queue, self._now)
+        allowance = None if queue is None else allowance_of(self.unit, queue)
         if allowance is not None and allowance.is_full:
             return
-        for priority in priorities(self._connection, self._namespace, name, queue):
+        for priority in priorities(self.unit, name, queue):
             level = _Level(self, name, priority, claim_limits.Rotation(), until=ABOVE_ALL)
             for due in self._firsts(level, queue, allowance):
-                at = self._now if allowance is None else allowance.when(due.flow_key, due.first)
+                at = self.unit.now if allowance is None else allowance.when(due.flow_key, due.first)
                 if at is not None:
-                    yield due.wake_at if at <= self._now else max(at, due.wake_at)
+                    yield due.wake_at if at <= self.unit.now else max(at, due.wake_at)
 
     def _firsts(
         self, level: _Level, queue: Queue | None, allowance: claim_limits.Allowance | None
@@ -152,20 +149,14 @@ class FairClaim:
     # -- reading step by step
 
     def values(self, name: str, priority: int, until: int) -> dict[str, Any]:
-        return {"namespace": self._namespace, "queue": name, "priority": priority, "until": until, "code": self._code}
+        namespace = self.unit.namespace
+        return {"namespace": namespace, "queue": name, "priority": priority, "until": until, "code": self._code}
 
     def steps(self, query: str, values: dict[str, Any]) -> Iterator[Row]:
         """The rows of a query, as far as somebody asks for them."""
-        cursor = self._connection.cursor()
+        cursor = self.unit.connection.cursor()
         self._open.append(cursor)
         return cursor.execute(Q[query], values)
-
-    def rows(self, query: str, values: dict[str, Any]) -> list[Row]:
-        return self._connection.execute(Q[query], values).fetchall()
-
-    @property
-    def now(self) -> int:
-        return self._now
 
     def _close(self) -> None:
         # A half-read statement would hold its snapshot, and a write after it would not be seen.
@@ -183,7 +174,7 @@ class _Level:
         self.rotation = rotation
         self._turns = turns
         self._priority = priority
-        self._until = turns.now if until is None else until
+        self._until = turns.unit.now if until is None else until
         self._values = turns.values(name, priority, self._until)
 
     def stream(self, query: str, *, suspect: bool = False) -> Iterator[claim_limits.Due[int]]:
@@ -221,7 +212,7 @@ class _Level:
         begin, size = 0, 1
         while True:
             values = self._values | {"flow_key": key, "limit": size, "offset": begin}
-            rows = self._turns.rows("due_of_key", values)
+            rows = self._turns.unit.rows("due_of_key", values)
             for row in rows:
                 yield self._due(row, suspect=False)
             if len(rows) < size:
@@ -233,14 +224,18 @@ class _Level:
         return claim_limits.Due(rowid, run_id, self._priority, wake_at, flow_key, bool(first), suspect)
 
 
-def priorities(
-    executor: Executor, namespace: str, name: str, queue: Queue | None, until: int = ABOVE_ALL
-) -> Iterator[int]:
+def priorities(unit: UnitOfWork, name: str, queue: Queue | None, until: int = ABOVE_ALL) -> Iterator[int]:
     """The priorities of runs due in a queue until then, high first: a few, and more on demand."""
     queries = ["due_priorities", "due_keyed_priorities"] if queue is not None and queue.keyed else ["due_priorities"]
-    values: dict[str, Any] = {"namespace": namespace, "queue": name, "until": until, "below": ABOVE_ALL, "limit": 4}
+    values: dict[str, Any] = {
+        "namespace": unit.namespace,
+        "queue": name,
+        "until": until,
+        "below": ABOVE_ALL,
+        "limit": 4,
+    }
     while True:
-        found = {row[0] for query in queries for row in executor.execute(Q[query], values).fetchall()}
+        found = {row[0] for query in queries for row in unit.rows(query, values)}
         some = sorted(found, reverse=True)[: values["limit"]]
         yield from some
         if len(some) < values["limit"]:

@@ -12,8 +12,7 @@ from batuta.ids import RunId
 from batuta.journal.kinds import CLOSING_ENTRIES
 from batuta.journal.records import Hint
 from batuta.stores.contract.listeners import Callback, Listeners
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.rows import one
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 from batuta.stores.sqlite.database.writer import Writer
 from batuta.stores.sqlite.schedules import schedule_at
 
@@ -26,10 +25,10 @@ MOST_NEWS = 1_000
 class Watcher:
     """Looks at the file's version while there are listeners: often after news, less often without."""
 
-    def __init__(self, writer: Writer, listeners: Listeners, namespace: str) -> None:
+    def __init__(self, writer: Writer, listeners: Listeners, unit: Callable[[sqlite3.Cursor], UnitOfWork]) -> None:
         self._writer = writer
         self._listeners = listeners
-        self._namespace = namespace
+        self._unit = unit
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST_SECONDS
@@ -82,23 +81,23 @@ class Watcher:
     def _compare(self, cursor: sqlite3.Cursor) -> list[RunId] | None:
         # On the writing connection, whose own commits do not count. The ends first: what comes in between is then
         # either below a version that is still the old one, and ours, or above the ends, and looked at.
-        row = one(cursor.execute(Q["ends"]))
-        ends = (0, 0) if row is None else (row[0], row[1])
-        found = one(cursor.execute("PRAGMA data_version"))
-        version = None if found is None else found[0]
+        unit = self._unit(cursor)
+        message, entry = unit.row("ends") or (0, 0)
+        ((version,),) = cursor.execute("PRAGMA data_version").fetchall()
         known = self._connection, self._version
         is_new = self._version is not None and known != (cursor.connection, version)
         self._connection = cursor.connection
         news = None
         if is_new:
-            news = self._since(cursor, *self._ends)
-            before, self._schedule_at = self._schedule_at, schedule_at(cursor, self._namespace)
+            news = _since(unit, *self._ends)
+            before, self._schedule_at = self._schedule_at, schedule_at(unit)
             self._rescheduled = self._schedule_at not in (None, before)
-        self._version, self._ends = version, ends
+        self._version, self._ends = version, (message, entry)
         return news
 
-    def _since(self, cursor: sqlite3.Cursor, message: int, entry: int) -> list[RunId]:
-        sent = cursor.execute(Q["messages_after"], (message, self._namespace, MOST_NEWS)).fetchall()
-        written = cursor.execute(Q["entries_after"], (entry, MOST_NEWS)).fetchall()
-        closed = [row[0] for row in written if row[1] == self._namespace and row[2] in CLOSING_ENTRIES]
-        return [UUID(bytes=run_id) for run_id in {row[0] for row in sent}.union(closed)]
+
+def _since(unit: UnitOfWork, message: int, entry: int) -> list[RunId]:
+    sent = unit.rows("messages_after", (message, unit.namespace, MOST_NEWS))
+    written = unit.rows("entries_after", (entry, MOST_NEWS))
+    closed = [row[0] for row in written if row[1] == unit.namespace and row[2] in CLOSING_ENTRIES]
+    return [UUID(bytes=run_id) for run_id in {row[0] for row in sent}.union(closed)]

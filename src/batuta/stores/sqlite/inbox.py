@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from batuta.journal.child_outcomes import ended_outcome
-from batuta.journal.records import Hint, Message, ParentPolicy
+from batuta.journal.records import Message, ParentPolicy
 from batuta.journal.states import RunState
 from batuta.stores.contract import rules, stored_values
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.rows import Row, one
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 
 class Target(NamedTuple):
@@ -29,18 +27,15 @@ class Target(NamedTuple):
 class InboxWriter:
     """Delivers messages in one transaction. `wake`, at its end, makes sleeping receivers due."""
 
-    def __init__(self, cursor: sqlite3.Cursor, namespace: str, now: int, hint: Hint) -> None:
-        self._cursor = cursor
-        self._namespace = namespace
-        self._now = now
-        self._hint = hint
+    def __init__(self, unit: UnitOfWork) -> None:
+        self._unit = unit
         self._woken: dict[bytes, None] = {}
         self._closed: Counter[bytes] = Counter()
         """Members of batches that have closed, by what comes after them."""
 
     def receiver(self, id: str) -> Target | None:
         """The current run of an id."""
-        row = one(self._cursor.execute(Q["receiver"], (self._namespace, id)))
+        row = self._unit.row("receiver", (self._unit.namespace, id))
         return None if row is None else Target(*row)
 
     def is_known(self, target: Target, message: Message) -> bool:
@@ -48,7 +43,7 @@ class InboxWriter:
         return self._has(target, message.message_id)
 
     def _has(self, target: Target, message_id: str) -> bool:
-        return one(self._cursor.execute(Q["message_known"], (target.chain_id, self._namespace, message_id))) is not None
+        return self._unit.finds("message_known", (target.chain_id, self._unit.namespace, message_id))
 
     def taken_before(self, asked: Sequence[tuple[str, str]]) -> frozenset[str]:
         """Of messages, given by receiver id and message id: those that a chain of that id has ever had."""
@@ -58,7 +53,7 @@ class InboxWriter:
         target = self.receiver(id)
         if target is not None and self._has(target, message_id):
             return True
-        return one(self._cursor.execute(Q["taken_earlier"], (self._namespace, id, message_id))) is not None
+        return self._unit.finds("taken_earlier", (self._unit.namespace, id, message_id))
 
     def deliver(self, target: Target, message: Message) -> bool:
         """Put a message into the inbox of an open run's chain. False when it was there before."""
@@ -69,26 +64,26 @@ class InboxWriter:
 
     def deliver_again(self, target: Target, message: Message) -> None:
         """The same for an update that was rejected: its place in the inbox is the last one now."""
-        key = target.chain_id, self._namespace, message.message_id
-        self._cursor.execute(Q["forget_rejected"], key)
-        self._cursor.execute(Q["read_anew"], (message.body, self._now, *key))
+        key = target.chain_id, self._unit.namespace, message.message_id
+        self._unit.change("forget_rejected", key)
+        self._unit.change("read_anew", (message.body, self._unit.now, *key))
         self._tell(target, message)
 
     def _tell(self, target: Target, message: Message) -> None:
         if rules.wakes(message.kind, target.state):
             self._woken[target.run_id] = None
         elif target.owner is not None:
-            self._hint.messages.append(UUID(bytes=target.run_id))
+            self._unit.hint.messages.append(UUID(bytes=target.run_id))
 
     def put(self, chain_id: bytes, message: Message) -> bool:
         """Put a message into an inbox without waking its receiver. False when it was there before."""
-        kind, at = message.kind.value, self._now
-        row = (self._namespace, kind, message.name, at, chain_id, message.message_id, message.body)
-        return self._cursor.execute(Q["insert_message"], row).rowcount > 0
+        kind, at = message.kind.value, self._unit.now
+        row = (self._unit.namespace, kind, message.name, at, chain_id, message.message_id, message.body)
+        return self._unit.change("insert_message", row) > 0
 
     def tell_parent(self, run_id: bytes, outcome: str) -> None:
         """A run has closed: its parent, if it is open, gets the outcome, or waits for one less."""
-        row = one(self._cursor.execute(Q["open_parent"], (self._namespace, run_id)))
+        row = self._unit.row("open_parent", (self._unit.namespace, run_id))
         if row is not None and row[5]:
             self._closed[row[0]] += 1
         elif row is not None:
@@ -98,7 +93,7 @@ class InboxWriter:
 
     def tell_children(self, run_id: bytes) -> None:
         """A run has closed: notify its open children, by their policy."""
-        rows: list[Row] = self._cursor.execute(Q["open_children"], (self._namespace, run_id)).fetchall()
+        rows = self._unit.rows("open_children", (self._unit.namespace, run_id))
         told = {policy: rules.parent_message(UUID(bytes=run_id), policy) for policy in ParentPolicy} if rows else {}
         for *target, policy in rows:
             message = told[stored_values.POLICIES[policy]]
@@ -112,14 +107,14 @@ class InboxWriter:
 
     def wake(self) -> None:
         """Make runs due that have a message to read, or whose batch has ended."""
-        now, namespace = self._now, self._namespace
+        now, namespace = self._unit.now, self._unit.namespace
         if self._woken:
             rows = [(now, now, namespace, run_id) for run_id in self._woken]
-            woken = self._cursor.executemany(Q["wake"], rows).rowcount
-            self._hint.due = self._hint.due or woken > 0
+            woken = self._unit.change_each("wake", rows)
+            self._unit.hint.due = self._unit.hint.due or woken > 0
             self._woken.clear()
         for run_id, closed in self._closed.items():
             values = {"closed": closed, "now": now, "namespace": namespace, "run_id": run_id}
-            left = one(self._cursor.execute(Q["await_less"], values))
-            self._hint.due = self._hint.due or left == (0,)
+            left = self._unit.value("await_less", values)
+            self._unit.hint.due = self._unit.hint.due or left == 0
         self._closed.clear()

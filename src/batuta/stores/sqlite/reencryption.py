@@ -2,64 +2,63 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 
 from batuta.ids import RunId
 from batuta.journal.records import Message, Output, OutputKind
 from batuta.journal.reencryption import Rewrite
 from batuta.stores.contract import rules
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.readers import Readers
-from batuta.stores.sqlite.database.rows import message_of, one, outputs_of
-from batuta.stores.sqlite.database.writer import Writer
+from batuta.stores.sqlite.database.base import Base
+from batuta.stores.sqlite.database.rows import message_of, outputs_of
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 
-class RewritingVerbs:
+class RewritingVerbs(Base):
     """The part of the store that is about payloads that lie there."""
-
-    namespace: str
-    _writer: Writer
-    _readers: Readers
 
     async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
         values = (chain_id.bytes, after, self.namespace, limit)
 
-        def work(connection: sqlite3.Connection) -> list[Message]:
-            with closing(connection.execute(Q["inbox"], values)) as rows:
+        def work(unit: UnitOfWork) -> list[Message]:
+            with closing(unit.execute("inbox", values)) as rows:
                 return rules.within_page(map(message_of, rows))
 
-        return self._readers.read(work)
+        return self._read(work)
 
     async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
-        values = (chain_id.bytes, after, self.namespace, limit)
-        return outputs_of(self._readers.read(lambda connection: connection.execute(Q["answers_of"], values).fetchall()))
+        return outputs_of(self._rows("answers_of", (chain_id.bytes, after, self.namespace, limit)))
 
     async def rewrite(self, changed: Rewrite) -> bool:
-        return await self._writer.write(lambda cursor: _rewrite(cursor, self.namespace, changed), aside=True)
+        return await self._write(lambda unit: _rewrite(unit, changed), aside=True)
 
 
-def _rewrite(cursor: sqlite3.Cursor, namespace: str, changed: Rewrite) -> bool:
+def _rewrite(unit: UnitOfWork, changed: Rewrite) -> bool:
     run_id = changed.run_id.bytes
-    row = one(cursor.execute(Q["closed_chain"], (namespace, run_id)))
-    if row is None:
+    chain_id = unit.value("closed_chain", (unit.namespace, run_id))
+    if chain_id is None:
         return False
-    chain_id = row[0]
-    cursor.executemany(Q["rewrite_entry"], [(e.body, e.crc, run_id, e.ord, namespace) for e in changed.entries])
-    cursor.executemany(
-        Q["rewrite_attempt"],
-        [(a.error, a.details, a.tokens, run_id, a.seq, a.number, namespace) for a in changed.attempts],
+    unit.change_each("rewrite_entry", [(e.body, e.crc, run_id, e.ord, unit.namespace) for e in changed.entries])
+    unit.change_each(
+        "rewrite_attempt",
+        [(a.error, a.details, a.tokens, run_id, a.seq, a.number, unit.namespace) for a in changed.attempts],
     )
-    cursor.executemany(
-        Q["rewrite_output"],
+    unit.change_each(
+        "rewrite_output",
         [
-            (o.value, o.error, chain_id if o.kind is OutputKind.ANSWER else run_id, o.kind.value, o.name, namespace)
+            (
+                o.value,
+                o.error,
+                chain_id if o.kind is OutputKind.ANSWER else run_id,
+                o.kind.value,
+                o.name,
+                unit.namespace,
+            )
             for o in changed.outputs
         ],
     )
-    cursor.executemany(Q["rewrite_message"], [(m.body, chain_id, m.message_id, namespace) for m in changed.messages])
+    unit.change_each("rewrite_message", [(m.body, chain_id, m.message_id, unit.namespace) for m in changed.messages])
     if changed.memo is not None or changed.reason is not None:
-        cursor.execute(Q["rewrite_run"], (changed.memo, changed.reason, namespace, run_id))
+        unit.change("rewrite_run", (changed.memo, changed.reason, unit.namespace, run_id))
     if changed.letter is not None:
-        cursor.execute(Q["rewrite_letter"], (changed.letter, namespace, run_id))
+        unit.change("rewrite_letter", (changed.letter, unit.namespace, run_id))
     return True

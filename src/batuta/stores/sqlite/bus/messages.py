@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -23,12 +21,9 @@ from batuta.journal.bus.messages import (
     SubscriptionStatus,
     TopicStatus,
 )
-from batuta.journal.records import Hint
-from batuta.stores.sqlite.audit import record
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.readers import Readers
-from batuta.stores.sqlite.database.rows import one
-from batuta.stores.sqlite.database.writer import Writer
+from batuta.stores.sqlite.database.base import Base
+from batuta.stores.sqlite.database.rows import Row
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 S = TypeVar("S", bound=Struct)
 
@@ -37,89 +32,74 @@ _MANY = 100
 """Messages that take long enough to write for that to be done in a thread."""
 
 
-def publish(cursor: sqlite3.Cursor, namespace: str, messages: Sequence[NewMessage], now: int) -> list[str]:
+def publish(unit: UnitOfWork, messages: Sequence[NewMessage]) -> list[str]:
     """Write messages, in a transaction. Returns the ids of those that are new."""
-    shared = {"namespace": namespace, "now": now}
-    return [
-        message.id
-        for message in messages
-        if cursor.execute(Q["publish_message"], structs.asdict(message) | shared).rowcount
-    ]
+    shared = {"namespace": unit.namespace, "now": unit.now}
+    fresh = [message.id for message in messages if unit.change("publish_message", structs.asdict(message) | shared)]
+    if fresh:
+        unit.tell_of_bus()
+    return fresh
 
 
-class BusVerbs(ABC):
+class BusVerbs(Base):
     """The part of the store that is about the bus."""
 
-    namespace: str
-    _writer: Writer
-    _readers: Readers
-
-    @abstractmethod
-    def clock_now(self) -> int: ...
-
-    @abstractmethod
-    def tell(self, hint: Hint) -> None: ...
-
     async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
-        now, many = self.clock_now(), len(messages) > _MANY
-        work = lambda cursor: publish(cursor, self.namespace, messages, now)  # noqa: E731 - a name for one argument
-        fresh = await self._writer.write(work, small=len(messages) <= 2, aside=many)
-        self.tell(Hint(bus=bool(fresh)))
-        return fresh
+        many = len(messages) > _MANY
+        return await self._write(lambda unit: publish(unit, messages), small=len(messages) <= 2, aside=many)
 
     async def put_subscription(self, row: SubscriptionRow, *, from_start: bool = False) -> SubscriptionRow:
         values = structs.asdict(row) | {"namespace": self.namespace, "now": self.clock_now()}
         every = values | {"first": 0, "last": _AFTER_ALL}
 
-        def work(cursor: sqlite3.Cursor) -> SubscriptionRow:
-            if _structs(SubscriptionRow, cursor.execute(Q["subscription"], values)):
-                cursor.execute(Q["order_subscription"], values)
+        def work(unit: UnitOfWork) -> SubscriptionRow:
+            unit.tell_of_bus()
+            if unit.finds("subscription", values):
+                unit.change("order_subscription", values)
             else:
-                _take(cursor, every)  # those of before are for others
-                cursor.execute(Q["put_subscription"], values)
+                _take(unit, every)  # those of before are for others
+                unit.change("put_subscription", values)
                 if from_start:
-                    cursor.execute(Q["hand_out"], every | {"taken": 1})
-            return _structs(SubscriptionRow, cursor.execute(Q["subscription"], values))[0]
+                    unit.change("hand_out", every | {"taken": 1})
+            return _structs_of(SubscriptionRow, unit.rows("subscription", values))[0]
 
-        found = await self._writer.write(work)
-        self.tell(Hint(bus=True))
-        return found
+        return await self._write(work)
 
     async def drop_subscription(self, name: str, act: Act | None = None) -> bool:
-        values, now = {"namespace": self.namespace, "name": name}, self.clock_now()
+        values = {"namespace": self.namespace, "name": name}
 
-        def work(cursor: sqlite3.Cursor) -> bool:
-            if not cursor.execute(Q["drop_subscription"], values).rowcount:
+        def work(unit: UnitOfWork) -> bool:
+            if not unit.change("drop_subscription", values):
                 return False
-            cursor.execute(Q["drop_deliveries"], values)
-            record(cursor, self.namespace, now, act, [Changed(target=name)])
+            unit.change("drop_deliveries", values)
+            unit.record(act, [Changed(target=name)])
             return True
 
-        return await self._writer.write(work)
+        return await self._write(work)
 
     async def bus_turn(self, names: Sequence[str], begun: Sequence[Begun], limit: int) -> BusTurn:
         shared: dict[str, Any] = {"namespace": self.namespace, "limit": limit, "room": WINDOW}
         rows = [structs.asdict(row) | {"run_id": row.run_id.bytes} | shared for row in begun]
 
-        def work(cursor: sqlite3.Cursor) -> BusTurn:
-            cursor.executemany(Q["begin_delivery"], rows)
-            ended = cursor.execute(Q["end_deliveries"], shared).fetchall()
+        def work(unit: UnitOfWork) -> BusTurn:
+            unit.change_each("begin_delivery", rows)
+            ended = unit.rows("end_deliveries", shared)
             keys = {(subscription, key) for subscription, key in ended if key}
-            cursor.executemany(Q["next_of_key"], [shared | {"subscription": of, "key": key} for of, key in keys])
-            row = one(cursor.execute(Q["new_messages"], shared))
+            unit.change_each("next_of_key", [shared | {"subscription": of, "key": key} for of, key in keys])
+            row = unit.row("new_messages", shared)
             found = 0 if row is None else row[2]
             if row is not None and found:
-                _take(cursor, shared | {"first": row[0], "last": row[1]})
-            return BusTurn(_ready(cursor, names, shared), found == limit)
+                _take(unit, shared | {"first": row[0], "last": row[1]})
+            return BusTurn(_ready(unit, names, shared), found == limit)
 
-        return await self._writer.write(work, aside=limit > _MANY)
+        return await self._write(work, aside=limit > _MANY)
 
     async def unsent_messages(self, via: str, limit: int) -> list[StoredMessage]:
         return self._read_bus(StoredMessage, "unsent_messages", via=via, limit=limit)
 
     async def sent_messages(self, numbers: Sequence[int]) -> None:
         rows = [{"namespace": self.namespace, "number": number} for number in numbers]
-        await self._writer.write(lambda cursor: cursor.executemany(Q["sent_message"], rows))
+        await self._write(lambda unit: unit.change_each("sent_message", rows))
 
     async def bus_status(self) -> BusStatus:
         return BusStatus(
@@ -135,40 +115,37 @@ class BusVerbs(ABC):
 
     async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
         rows = [{"namespace": self.namespace, "number": number, "body": body} for number, body in bodies.items()]
-        await self._writer.write(lambda cursor: cursor.executemany(Q["rewrite_body_of_bus"], rows), aside=True)
+        await self._write(lambda unit: unit.change_each("rewrite_body_of_bus", rows), aside=True)
 
     async def prune_messages(self, keep: int, limit: int) -> int:
         values = {"namespace": self.namespace, "before": self.clock_now() - keep, "limit": limit}
-        return await self._writer.write(lambda cursor: cursor.execute(Q["prune_messages"], values).rowcount)
+        return await self._write(lambda unit: unit.change("prune_messages", values))
 
     def _read_bus(self, kind: type[S], statement: str, **values: Any) -> list[S]:
-        given = values | {"namespace": self.namespace}
-        return self._readers.read(lambda connection: _structs(kind, connection.execute(Q[statement], given)))
+        return _structs_of(kind, self._rows(statement, values | {"namespace": self.namespace}))
 
 
-def _take(cursor: sqlite3.Cursor, values: dict[str, Any]) -> None:
+def _take(unit: UnitOfWork, values: dict[str, Any]) -> None:
     """Hand new messages from the first to the last of these numbers to all subscriptions."""
-    cursor.execute(Q["hand_out"], values | {"name": None, "taken": 0})
-    cursor.execute(Q["take_messages"], values)
+    unit.change("hand_out", values | {"name": None, "taken": 0})
+    unit.change("take_messages", values)
 
 
-def _ready(cursor: sqlite3.Cursor, names: Sequence[str], shared: dict[str, Any]) -> list[Delivery]:
+def _ready(unit: UnitOfWork, names: Sequence[str], shared: dict[str, Any]) -> list[Delivery]:
     """The oldest deliveries of these subscriptions that are to become runs."""
     found = [
-        (number, name)
-        for name in names
-        for (number,) in cursor.execute(Q["ready_deliveries"], shared | {"subscription": name})
+        (number, name) for name in names for (number,) in unit.rows("ready_deliveries", shared | {"subscription": name})
     ]
     return [
         delivery
         for number, name in sorted(found)[: shared["limit"]]
-        for delivery in _structs(
-            Delivery, cursor.execute(Q["ready_delivery"], shared | {"subscription": name, "number": number})
+        for delivery in _structs_of(
+            Delivery, unit.rows("ready_delivery", shared | {"subscription": name, "number": number})
         )
     ]
 
 
-def _structs(kind: type[S], rows: sqlite3.Cursor) -> list[S]:
+def _structs_of(kind: type[S], rows: Sequence[Row]) -> list[S]:
     """Rows whose columns are the fields of the struct, in their order."""
     fields = kind.__struct_fields__
     flags = [field for field in ("taken", "ordered") if field in fields]

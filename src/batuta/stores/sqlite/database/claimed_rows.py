@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from msgspec import MsgspecError, Raw, Struct, json
 
@@ -18,6 +17,7 @@ from batuta.stores.contract import rules
 from batuta.stores.contract.claimed_run import Rare
 from batuta.stores.sqlite.database.connection import Q
 from batuta.stores.sqlite.database.rows import Row
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork, Values
 
 
 class _Rare(Rare, array_like=True):
@@ -81,21 +81,18 @@ place = itemgetter(1, 2)
 """The rank of a row among the due ones."""
 
 
-def read_due(
-    executor: sqlite3.Connection | sqlite3.Cursor, statement: str, values: Sequence[Any] | Mapping[str, Any]
-) -> list[Due]:
+def read_due(unit: UnitOfWork, statement: str, values: Values) -> list[Due]:
     """The rows of one of the statements above."""
-    ((text,),) = executor.execute(statement, values).fetchall()
+    ((text,),) = unit.executor.execute(statement, values).fetchall()
     try:
         return [] if text is None else _rows(f"[{text}]")
     except MsgspecError as error:
-        return _readable(executor, text, error)
+        return _readable(unit, text, error)
 
 
-def _readable(executor: sqlite3.Connection | sqlite3.Cursor, text: str, error: MsgspecError) -> list[Due]:
+def _readable(unit: UnitOfWork, text: str, error: MsgspecError) -> list[Due]:
     """The rows without those that cannot be read: they are parked, so that the others go on."""
-    connection = executor.connection if isinstance(executor, sqlite3.Cursor) else executor
-    if not connection.in_transaction:
+    if not unit.connection.in_transaction:
         raise PayloadDamaged(f"a due run cannot be read: {error}")
     rows: list[Due] = []
     for part in _parts(f"[{text}]"):
@@ -103,7 +100,7 @@ def _readable(executor: sqlite3.Connection | sqlite3.Cursor, text: str, error: M
             rows.append(_row(part))
         except MsgspecError as damage:
             reason = f"PayloadDamaged: its row cannot be read: {damage}; restore it from a backup"
-            executor.execute(Q["park_damaged"], (reason, _parts(part)[0]))
+            unit.change("park_damaged", (reason, _parts(part)[0]))
     return rows
 
 
@@ -114,7 +111,7 @@ class Owned(Struct):
     now: int = 0
     rows: list[Due] = []
     """Their state before."""
-    choose: Callable[[sqlite3.Cursor], list[Due]] | None = None
+    choose: Callable[[], list[Due]] | None = None
     """Finds the rows, if they are not known yet."""
     held: bool = False
     again_at: int | None = None

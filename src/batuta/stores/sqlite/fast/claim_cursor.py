@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 
 from batuta.clock import SECOND
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.rows import one
-from batuta.stores.sqlite.queues import Executor
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 MOST_SECONDS = 2.0
 """How often a look begins at the very beginning: a run that becomes due with an earlier time is not missed for
@@ -48,11 +46,10 @@ class ClaimCursors:
         """The same for a claim that follows a look."""
         return self._claim_cursors if self._claim_cursors and code == self._code else {}
 
-    def note(self, executor: Executor, namespace: str, place: Place, first_at: int | None, now: int) -> None:
+    def note(self, unit: UnitOfWork, place: Place, first_at: int | None) -> None:
         """A look from the very beginning found nothing before `first_at`: if it had much to pass, the next need not.
 
         What comes to be due a little late, in a transaction that took long, is not passed over."""
-        floor = now - SECOND if first_at is None else min(first_at, now - SECOND)
-        passed = one(executor.execute(Q["count_before"], (namespace, *place, floor, MANY)))
-        if passed is not None and passed[0] >= MANY:
+        floor = unit.now - SECOND if first_at is None else min(first_at, unit.now - SECOND)
+        if unit.value("count_before", (unit.namespace, *place, floor, MANY), 0) >= MANY:
             self._claim_cursors[place] = floor

@@ -6,7 +6,6 @@ JSON that SQLite parses, so that one statement serves runs at all heads.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from batuta.journal.records import Change
 from batuta.journal.states import RunState
 from batuta.stores.sqlite.database.connection import Q
 from batuta.stores.sqlite.database.rows import OWN_OF_ENTRY, Row, blob, to_json
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 from batuta.stores.sqlite.fast.multi_row import execute_alike
 
 _MANY = 100
@@ -57,9 +57,9 @@ class CommitCloses:
             "now": now,
         }
 
-    def write(self, cursor: sqlite3.Cursor) -> bool:
+    def write(self, unit: UnitOfWork) -> bool:
         """Whether all fences let them through: else the transaction must be undone."""
-        if cursor.execute(Q["finish_all"], self._values).rowcount != len(self.closed):
+        if unit.change("finish_all", self._values) != len(self.closed):
             return False
-        execute_alike(cursor, Q["insert_entry"], self._entries.items(), OWN_OF_ENTRY)
+        execute_alike(unit.executor, Q["insert_entry"], self._entries.items(), OWN_OF_ENTRY)
         return True

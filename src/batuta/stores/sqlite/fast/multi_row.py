@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
 
 from batuta.stores.sqlite.database.rows import Row
+from batuta.stores.sqlite.database.unit_of_work import Executor
 
 Group = tuple[Row, Sequence[Any]]
 """The common values of some rows, and each row's own values, one row after the other."""
@@ -21,20 +21,20 @@ _SIZES_ALIKE = _SIZES[:-1]
 _VALUES = re.compile(r"VALUES \(([^()]*)\)")
 
 
-def execute_many(cursor: sqlite3.Cursor, statement: str, rows: Sequence[Row]) -> int:
+def execute_many(executor: Executor, statement: str, rows: Sequence[Row]) -> int:
     """`executemany` of an INSERT of values or of a plain UPDATE, in larger pieces. How many rows were written."""
     written, begin = 0, 0
     for size in _SIZES:
         while len(rows) - begin >= size:
             values = list(chain.from_iterable(rows[begin : begin + size]))
-            written += cursor.execute(_widened(statement, size), values).rowcount
+            written += executor.execute(_widened(statement, size), values).rowcount
             begin += size
     if begin < len(rows):
-        written += cursor.executemany(statement, rows[begin:] if begin else rows).rowcount
+        written += executor.executemany(statement, rows[begin:] if begin else rows).rowcount
     return written
 
 
-def execute_alike(cursor: sqlite3.Cursor, statement: str, groups: Iterable[Group], own: int = 1) -> int:
+def execute_alike(executor: Executor, statement: str, groups: Iterable[Group], own: int = 1) -> int:
     """The same for rows that differ only in their last `own` values. Returns how many rows were not written.
 
     The driver binds the common values once for all of them: binding a value costs as much as writing it.
@@ -47,12 +47,12 @@ def execute_alike(cursor: sqlite3.Cursor, statement: str, groups: Iterable[Group
             for size in _SIZES_ALIKE:
                 while end - begin >= size * own:
                     piece = values[begin : begin + size * own]
-                    missing += size - cursor.execute(_shared(statement, size, own), [*common, *piece]).rowcount
+                    missing += size - executor.execute(_shared(statement, size, own), [*common, *piece]).rowcount
                     begin += size * own
         while begin < end:
             odd.append(common + tuple(values[begin : begin + own]))
             begin += own
-    return missing + len(odd) - execute_many(cursor, statement, odd)
+    return missing + len(odd) - execute_many(executor, statement, odd)
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -25,13 +23,11 @@ from batuta.journal.flows.records import (
     FlowStart,
     NewEvent,
 )
-from batuta.journal.records import Hint, NewRun
+from batuta.journal.records import NewRun
 from batuta.stores.sqlite import starts
-from batuta.stores.sqlite.audit import record
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.readers import Readers
-from batuta.stores.sqlite.database.rows import Row, one, run_of
-from batuta.stores.sqlite.database.writer import Writer
+from batuta.stores.sqlite.database.base import Base
+from batuta.stores.sqlite.database.rows import Row, run_of
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 _LAST = b"\xff" * 17
 """After every id."""
@@ -39,18 +35,8 @@ SMALL = 4
 """A batch of no more events may be synced on the event loop's thread."""
 
 
-class FlowVerbs(ABC):
+class FlowVerbs(Base):
     """The part of the store that is about flows."""
-
-    namespace: str
-    _writer: Writer
-    _readers: Readers
-
-    @abstractmethod
-    def clock_now(self) -> int: ...
-
-    @abstractmethod
-    def tell(self, hint: Hint) -> None: ...
 
     async def put_flow(
         self,
@@ -59,23 +45,20 @@ class FlowVerbs(ABC):
         act: Act | None = None,
         schedule: FlowSchedule | None = None,
     ) -> bool:
-        now = self.clock_now()
-        values = asdict(flow) | {"namespace": self.namespace, "now": now, "expected": expected}
-        values["workflow_id"] = flow.workflow_id.bytes
-
-        def work(cursor: sqlite3.Cursor) -> bool:
-            if not cursor.execute(Q["insert_flow" if expected is None else "replace_flow"], values).rowcount:
+        def work(unit: UnitOfWork) -> bool:
+            values = asdict(flow) | {"namespace": unit.namespace, "now": unit.now, "expected": expected}
+            values["workflow_id"] = flow.workflow_id.bytes
+            if not unit.change("insert_flow" if expected is None else "replace_flow", values):
                 return False
             if flow.is_active:
-                cursor.execute(Q["deactivate_other_flows"], values)
+                unit.change("deactivate_other_flows", values)
             if schedule is not None:
-                _put_schedule(cursor, self.namespace, schedule, now)
-            record(cursor, self.namespace, now, act, [Changed(target=flow.target)])
+                _put_schedule(unit, schedule)
+                unit.hint.schedules = True
+            unit.record(act, [Changed(target=flow.target)])
             return True
 
-        written = await self._writer.write(work, small=True)
-        self.tell(Hint(schedules=written and schedule is not None))
-        return written
+        return await self._write(work, small=True)
 
     async def flow(self, workflow_id: UUID) -> FlowRow | None:
         values = {"namespace": self.namespace, "workflow_id": workflow_id.bytes}
@@ -96,38 +79,22 @@ class FlowVerbs(ABC):
     def _flows(self, statement: str, values: Any) -> list[FlowRow]:
         return [_flow_of(row) for row in self._rows(statement, values)]
 
-    def _rows(self, statement: str, values: Any) -> list[Row]:
-        return self._readers.read(lambda connection: connection.execute(Q[statement], values).fetchall())
-
     async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
-        namespace = self.namespace
-
-        def work(cursor: sqlite3.Cursor) -> list[Accepted]:
-            now = self.clock_now()  # while no other process writes: counted runs are in this order
-            return [_accept(cursor, namespace, new, now) for new in events]
-
-        accepted = await self._writer.write(work, small=len(events) <= SMALL)
-        begun = any(one.is_new and new.starts for one, new in zip(accepted, events, strict=True))
-        self.tell(Hint(due=begun))
-        return accepted
+        return await self._write(lambda unit: [_accept(unit, new) for new in events], small=len(events) <= SMALL)
 
     async def counted_runs(self, flow_key: str) -> list[RunId]:
         return [_uuid(row[0]) for row in self._rows("counted_runs", (self.namespace, flow_key))]
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
-        namespace, now = self.namespace, self.clock_now()
-
-        def work(cursor: sqlite3.Cursor) -> tuple[FlowRun, bool]:
-            if one(cursor.execute(Q["event"], (namespace, event_id.bytes))) is None:
+        def work(unit: UnitOfWork) -> tuple[FlowRun, bool]:
+            if not unit.finds("event", (unit.namespace, event_id.bytes)):
                 raise UnknownEvent(event_id)
-            known = one(cursor.execute(Q["flow_run"], (namespace, start.workflow_id.bytes, event_id.bytes)))
+            known = unit.row("flow_run", (unit.namespace, start.workflow_id.bytes, event_id.bytes))
             if known is not None:
                 return _flow_run_of(known), False
-            return _begin(cursor, namespace, event_id, start, now), True
+            return _begin(unit, event_id, start), True
 
-        found, new = await self._writer.write(work, small=True)
-        self.tell(Hint(due=new))
-        return found, new
+        return await self._write(work, small=True)
 
     async def event(self, event_id: UUID) -> EventRow | None:
         rows = self._rows("event", (self.namespace, event_id.bytes))
@@ -140,7 +107,7 @@ class FlowVerbs(ABC):
 
     async def rewrite_events(self, events: Sequence[EventRow]) -> None:
         rows = [(one.payload, self.namespace, one.event_id.bytes) for one in events]
-        await self._writer.write(lambda cursor: cursor.executemany(Q["rewrite_event"], rows), aside=True)
+        await self._write(lambda unit: unit.change_each("rewrite_event", rows), aside=True)
 
     async def flow_runs(self, where: FlowRunFilter, before: UUID | None = None, limit: int = 50) -> list[FlowRun]:
         last = _LAST if before is None else before.bytes
@@ -150,96 +117,93 @@ class FlowVerbs(ABC):
             values = {"namespace": self.namespace, "workflow_id": where.workflow_id.bytes, "before": last}
             return [_flow_run_of(row) for row in self._rows("flow_runs_of_flow", values | {"limit": limit})]
 
-        def work(connection: sqlite3.Connection) -> list[FlowRun]:
+        def work(unit: UnitOfWork) -> list[FlowRun]:
             asked = [(self.namespace, event_id.bytes) for event_id in dict.fromkeys(where.event_ids or ())]
-            rows = [row for each in asked for row in connection.execute(Q["flow_runs_of_event"], each)]
+            rows = [row for each in asked for row in unit.rows("flow_runs_of_event", each)]
             return [_flow_run_of(row) for row in rows if row[2] < last]
 
-        found = self._readers.read(work)
-        found = [one for one in found if where.workflow_id in (None, one.workflow_id)]
+        found = [one for one in self._read(work) if where.workflow_id in (None, one.workflow_id)]
         return sorted(found, key=lambda one: one.chain_id, reverse=True)[:limit]
 
     async def prune_events(self, keep: int, limit: int) -> int:
-        namespace = self.namespace
-        values = {"namespace": namespace, "until": self.clock_now() - keep, "limit": limit}
+        values = {"namespace": self.namespace, "until": self.clock_now() - keep, "limit": limit}
 
-        def work(cursor: sqlite3.Cursor) -> int:
-            old = [(namespace, row[0]) for row in cursor.execute(Q["old_events"], values).fetchall()]
-            cursor.executemany(Q["delete_flow_keys"], old)
-            cursor.executemany(Q["delete_event"], old)
-            cursor.executemany(Q["delete_flow_runs"], old)
+        def work(unit: UnitOfWork) -> int:
+            old = [(unit.namespace, row[0]) for row in unit.rows("old_events", values)]
+            unit.change_each("delete_flow_keys", old)
+            unit.change_each("delete_event", old)
+            unit.change_each("delete_flow_runs", old)
             return len(old)
 
-        return await self._writer.write(work)
+        return await self._write(work)
 
     async def open_runs(self, prefix: str, limit: int) -> list[RunId]:
         values = (self.namespace, prefix, f"{prefix}\x7f", limit)
         return [_uuid(row[0]) for row in self._rows("open_runs", values)]
 
 
-def _put_schedule(cursor: sqlite3.Cursor, namespace: str, given: FlowSchedule, now: int) -> None:
+def _put_schedule(unit: UnitOfWork, given: FlowSchedule) -> None:
     row = given.row
     if row is None:
-        cursor.execute(Q["delete_schedule"], (namespace, given.id))
+        unit.change("delete_schedule", (unit.namespace, given.id))
         return
-    values = asdict(row) | {"namespace": namespace, "id": given.id, "now": now}
-    cursor.execute(Q["put_flow_schedule"], values)
+    values = asdict(row) | {"namespace": unit.namespace, "id": given.id, "now": unit.now}
+    unit.change("put_flow_schedule", values)
 
 
-def _accept(cursor: sqlite3.Cursor, namespace: str, new: NewEvent, now: int) -> Accepted:
+def _accept(unit: UnitOfWork, new: NewEvent) -> Accepted:
     event = new.event
-    known = one(cursor.execute(Q["event"], (namespace, event.event_id.bytes)))
+    known = unit.row("event", (unit.namespace, event.event_id.bytes))
     if known is not None:
         return Accepted(_event_of(known), True)  # written again, because its first answer was lost
     if event.external_id is not None:
-        first = one(cursor.execute(Q["event_named"], (namespace, event.source, event.external_id)))
+        first = unit.row("event_named", (unit.namespace, event.source, event.external_id))
         if first is not None:
             return Accepted(_event_of(first), False)
     if new.flows is not None:
-        active = cursor.execute(Q["active_flow_ids"], (namespace, event.type)).fetchall()
+        active = unit.rows("active_flow_ids", (unit.namespace, event.type))
         if [row[0] for row in active] != [one.bytes for one in new.flows]:
             return Accepted(event, False, True)
-    if waits := _waits(cursor, namespace, new):
+    if waits := _waits(unit, new):
         return Accepted(event, False, True, waits)
     replayed = None if event.replay_of is None else event.replay_of.bytes
-    said = (event.type, event.source, event.external_id, event.payload, replayed, now)
-    cursor.execute(Q["insert_event"], (namespace, event.event_id.bytes, *said))
+    said = (event.type, event.source, event.external_id, event.payload, replayed, unit.now)
+    unit.change("insert_event", (unit.namespace, event.event_id.bytes, *said))
     for start in new.starts:
-        if start.room is None or _has_room(cursor, namespace, start.run, start.room):
-            _begin(cursor, namespace, event.event_id, start, now)
-    return Accepted(EventRow(**(asdict(event) | {"created_at": now})), True)
+        if start.room is None or _has_room(unit, start.run, start.room):
+            _begin(unit, event.event_id, start)
+    return Accepted(EventRow(**(asdict(event) | {"created_at": unit.now})), True)
 
 
-def _waits(cursor: sqlite3.Cursor, namespace: str, new: NewEvent) -> dict[RunId, RunId]:
+def _waits(unit: UnitOfWork, new: NewEvent) -> dict[RunId, RunId]:
     """The runs that wait in the place of those that its debounced starts are for."""
     found: dict[RunId, RunId] = {}
     for run in (start.run for start in new.starts if start.run.debounce and start.run.instead is not None):
-        row = one(cursor.execute(Q["debounced"], (namespace, run.debounce)))
+        row = unit.row("debounced", (unit.namespace, run.debounce))
         waiting = run.run_id if row is None else run_of(row).run_id
         if waiting != run.instead:
             found[run.run_id] = waiting
     return found
 
 
-def _has_room(cursor: sqlite3.Cursor, namespace: str, run: NewRun, room: int) -> bool:
+def _has_room(unit: UnitOfWork, run: NewRun, room: int) -> bool:
     """Whether it may begin beside the open runs of its key; then it is counted. One that joins a run that waits under
     its debounce key is counted already."""
-    if run.debounce and one(cursor.execute(Q["debounced"], (namespace, run.debounce))) is not None:
+    if run.debounce and unit.finds("debounced", (unit.namespace, run.debounce)):
         return True
-    cursor.execute(Q["forget_flow_keys"], (namespace, run.flow_key))
-    [counted] = cursor.execute(Q["count_flow_keys"], (namespace, run.flow_key)).fetchone()
-    if counted >= room:
+    unit.change("forget_flow_keys", (unit.namespace, run.flow_key))
+    if unit.value("count_flow_keys", (unit.namespace, run.flow_key)) >= room:
         return False
-    cursor.execute(Q["insert_flow_key"], (namespace, run.run_id.bytes, run.flow_key, run.id))
+    unit.change("insert_flow_key", (unit.namespace, run.run_id.bytes, run.flow_key, run.id))
     return True
 
 
-def _begin(cursor: sqlite3.Cursor, namespace: str, event_id: UUID, start: FlowStart, now: int) -> FlowRun:
+def _begin(unit: UnitOfWork, event_id: UUID, start: FlowStart) -> FlowRun:
     """A run that another one of its id or key stands in for is linked only if it is debounced."""
-    run, is_new = starts.start(cursor, namespace, start.run, now)
+    run, is_new = starts.start(unit, start.run)
     if is_new or start.run.debounce:
-        linked = (namespace, start.workflow_id.bytes, event_id.bytes, run.chain_id.bytes)
-        cursor.execute(Q["insert_flow_run"], linked)
+        linked = (unit.namespace, start.workflow_id.bytes, event_id.bytes, run.chain_id.bytes)
+        unit.change("insert_flow_run", linked)
     return FlowRun(start.workflow_id, event_id, run.chain_id)
 
 

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from batuta.journal.audit import Act, Changed
 from batuta.journal.server.documents import Document
-from batuta.stores.sqlite.audit import record
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.readers import Readers
-from batuta.stores.sqlite.database.writer import Writer
-
-_COLUMNS = Document.__struct_fields__
+from batuta.stores.sqlite.database.base import Base
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 
-class DocumentVerbs(ABC):
+class DocumentVerbs(Base):
     """The part of the store that is about documents."""
 
-    namespace: str
-    _writer: Writer
-    _readers: Readers
-
-    @abstractmethod
-    def clock_now(self) -> int: ...
-
     async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
-        values: dict[str, Any] = {"namespace": self.namespace, "kind": kind, "now": self.clock_now(), "keep": keep}
+        def work(unit: UnitOfWork) -> None:
+            values = {"namespace": unit.namespace, "kind": kind, "now": unit.now, "keep": keep}
+            unit.change("forget_documents", {"namespace": unit.namespace, "now": unit.now})
+            unit.change_each("put_document", [values | {"key": key, "body": body} for key, body in bodies.items()])
+            unit.record(act, [Changed(target=key) for key in sorted(bodies)])
 
-        def work(cursor: sqlite3.Cursor) -> None:
-            cursor.execute(Q["forget_documents"], {"namespace": self.namespace, "now": values["now"]})
-            cursor.executemany(Q["put_document"], [values | {"key": key, "body": body} for key, body in bodies.items()])
-            record(cursor, self.namespace, values["now"], act, [Changed(target=key) for key in sorted(bodies)])
-
-        await self._writer.write(work)
+        await self._write(work)
 
     async def rewrite_document(self, kind: str, key: str, before: str, body: str) -> bool:
         values = {"namespace": self.namespace, "now": self.clock_now()}
         values |= {"kind": kind, "key": key, "before": before, "body": body}
-        return bool(await self._writer.write(lambda cursor: cursor.execute(Q["rewrite_document"], values).rowcount))
+        return bool(await self._write(lambda unit: unit.change("rewrite_document", values)))
 
     async def document(self, kind: str, key: str) -> Document | None:
         found = self._documents("document", {"kind": kind, "key": key})
@@ -50,19 +36,17 @@ class DocumentVerbs(ABC):
         return self._documents("documents", {"kind": kind, "limit": limit})
 
     def _documents(self, statement: str, values: dict[str, Any]) -> list[Document]:
-        given = values | {"namespace": self.namespace, "now": self.clock_now()}
-        rows = self._readers.read(lambda connection: connection.execute(Q[statement], given).fetchall())
-        return [Document(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+        return self._structs(Document, statement, values | {"namespace": self.namespace, "now": self.clock_now()})
 
     async def known_namespaces(self, after: str = "", limit: int = 1_000) -> list[str]:
-        def work(connection: sqlite3.Connection) -> list[str]:
+        def work(unit: UnitOfWork) -> list[str]:
             found: list[str] = []
             name: str | None = after
             while len(found) < limit:
-                name = connection.execute(Q["next_namespace"], {"after": name}).fetchone()[0]
+                name = unit.value("next_namespace", {"after": name})
                 if name is None:
                     break
                 found.append(name)
             return found
 
-        return self._readers.read(work)
+        return self._read(work)

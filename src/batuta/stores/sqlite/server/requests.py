@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, TypeVar
 
 from batuta.journal.server.requests import PRUNE_EVERY, KeptRequest
-from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.readers import Readers
-from batuta.stores.sqlite.database.writer import Writer
+from batuta.stores.sqlite.database.base import Base, Verb
+from batuta.stores.sqlite.database.rows import structs_of
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
-_COLUMNS = KeptRequest.__struct_fields__
 
 
-class RequestVerbs(ABC):
+class RequestVerbs(Base):
     """The part of the store that is about requests."""
 
-    namespace: str
-    _writer: Writer
-    _readers: Readers
     _begun = 0
-    _waiting: list[tuple[Callable[[sqlite3.Cursor], Any], asyncio.Future[Any]]] | None = None
+    _waiting: list[tuple[Verb[Any], asyncio.Future[Any]]] | None = None
     """Requests that wait for the transaction of others; None when none is written."""
     _writing: asyncio.Future[None] | None = None
 
-    @abstractmethod
-    def clock_now(self) -> int: ...
-
     async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
-        values: dict[str, Any] = {"namespace": self.namespace, "key": key, "now": self.clock_now()}
+        values = {"namespace": self.namespace, "key": key, "now": self.clock_now()}
         more = values | {"digest": digest, "owner": owner, "lock": lock, "keep": keep}
 
         self._begun += 1
         prunes = self._begun % PRUNE_EVERY == 1
 
-        def work(cursor: sqlite3.Cursor) -> KeptRequest:
+        def work(unit: UnitOfWork) -> KeptRequest:
             if prunes:
-                cursor.execute(Q["forget_requests"], values)
-            cursor.execute(Q["forget_request"], values)
-            cursor.execute(Q["begin_request"], more)
-            row = cursor.execute(Q["kept_request"], values).fetchone()
-            return _requests([row])[0]
+                unit.change("forget_requests", values)
+            unit.change("forget_request", values)
+            unit.change("begin_request", more)
+            return structs_of(KeptRequest, unit.rows("kept_request", values))[0]
 
         return await self._together(work)
 
@@ -55,15 +45,12 @@ class RequestVerbs(ABC):
 
     async def find_request(self, key: str) -> KeptRequest | None:
         values = {"namespace": self.namespace, "key": key, "now": self.clock_now()}
-        rows = self._readers.read(lambda connection: connection.execute(Q["find_request"], values).fetchall())
-        return _requests(rows)[0] if rows else None
+        found = self._structs(KeptRequest, "find_request", values)
+        return found[0] if found else None
 
     async def list_requests(self, after: str, limit: int, prefix: str = "") -> list[KeptRequest]:
         values = {"namespace": self.namespace, "after": after, "most": limit, "now": self.clock_now()}
-        values |= {"prefix": prefix, "length": len(prefix)}
-        return _requests(
-            self._readers.read(lambda connection: connection.execute(Q["list_requests"], values).fetchall())
-        )
+        return self._structs(KeptRequest, "list_requests", values | {"prefix": prefix, "length": len(prefix)})
 
     async def clear_request(self, key: str) -> bool:
         return await self._end_request("clear_request", {"key": key})
@@ -76,9 +63,9 @@ class RequestVerbs(ABC):
 
     async def _end_request(self, statement: str, values: dict[str, Any]) -> bool:
         given = values | {"namespace": self.namespace}
-        return await self._together(lambda cursor: bool(cursor.execute(Q[statement], given).rowcount))
+        return await self._together(lambda unit: bool(unit.change(statement, given)))
 
-    async def _together(self, work: Callable[[sqlite3.Cursor], T]) -> T:
+    async def _together(self, work: Verb[T]) -> T:
         """Requests that come while others are written share the next transaction."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._waiting is None:
@@ -92,7 +79,7 @@ class RequestVerbs(ABC):
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:
-                found = await self._writer.write(partial(_all, [work for work, _ in batch]), small=True)
+                found = await self._write(partial(_all, [work for work, _ in batch]), small=True)
             except BaseException as error:  # noqa: BLE001 - each of them is told
                 for _, future in batch:
                     if not future.done():
@@ -104,9 +91,5 @@ class RequestVerbs(ABC):
         self._waiting = None
 
 
-def _requests(rows: Iterable[tuple[Any, ...]]) -> list[KeptRequest]:
-    return [KeptRequest(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
-
-
-def _all(works: Iterable[Callable[[sqlite3.Cursor], Any]], cursor: sqlite3.Cursor) -> list[Any]:
-    return [work(cursor) for work in works]
+def _all(works: Iterable[Verb[Any]], unit: UnitOfWork) -> list[Any]:
+    return [work(unit) for work in works]
