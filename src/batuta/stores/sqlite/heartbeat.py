@@ -18,7 +18,6 @@ from batuta.stores.sqlite.claims import due_at, owns_suspect
 from batuta.stores.sqlite.commits import is_live
 from batuta.stores.sqlite.cross_run_effects import CrossRunEffects
 from batuta.stores.sqlite.database.base import Base
-from batuta.stores.sqlite.database.errors import translate
 from batuta.stores.sqlite.database.files import LockFile, WorkerLocks
 from batuta.stores.sqlite.database.rows import Row, attempt_row, to_json
 from batuta.stores.sqlite.database.schema import VERSIONS
@@ -113,16 +112,13 @@ def _time_out(unit: UnitOfWork, query: str, reason: str) -> list[RunId]:
 
 def _compensate(unit: UnitOfWork, run_id: RunId, value: str | None) -> None:
     """Insert the run that undoes the sagas of a run that timed out. One that somebody has damaged is left out."""
-    unit.executor.execute("SAVEPOINT compensation")
-    try:
+
+    def insert() -> None:
         if (child := rules.compensation_of(value)) is not None:
             CrossRunEffects(unit).start_child(child)
-    except Exception as error:
-        if not isinstance(meant := translate(error), BadData):
-            raise
-        unit.executor.execute("ROLLBACK TO compensation")
-        log.error("run %s timed out and is not undone: its compensation was damaged: %s", run_id, meant)
-    unit.executor.execute("RELEASE compensation")
+
+    if isinstance(damage := unit.attempt(insert), BadData):
+        log.error("run %s timed out and is not undone: its compensation was damaged: %s", run_id, damage)
 
 
 def _revive(unit: UnitOfWork, worker: WorkerInfo) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec import structs
 
-from batuta.errors import UnknownRun
+from batuta.errors import BadData, UnknownRun
 from batuta.ids import RunId
 from batuta.journal import audit
 from batuta.journal.audit import Act, Changed
@@ -16,8 +16,11 @@ from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, Run
 from batuta.journal.states import RunState
 from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.errors import translate
 from batuta.stores.sqlite.database.rows import Row, entry_row, one, run_of
 
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 Executor = sqlite3.Cursor | sqlite3.Connection
 Values = Sequence[Any] | Mapping[str, Any]
 
@@ -71,6 +74,22 @@ class UnitOfWork:
         self.executor.execute("ROLLBACK")
         self.executor.execute("BEGIN IMMEDIATE")
         self.hint = Hint()
+
+    def attempt(self, work: Callable[[], T], expected: tuple[type[E], ...] = ()) -> T | E | BadData:
+        """Do it. After one of the expected errors, or a value that the database refuses, nothing of it is left, and
+        the transaction goes on."""
+        self.executor.execute("SAVEPOINT attempt")
+        outcome: T | E | BadData
+        try:
+            outcome = work()
+        except Exception as error:
+            meant = error if isinstance(error, expected) else translate(error)
+            if not isinstance(meant, expected) and not isinstance(meant, BadData):
+                raise
+            self.executor.execute("ROLLBACK TO attempt")
+            outcome = meant
+        self.executor.execute("RELEASE attempt")
+        return outcome
 
     def run(self, run_id: RunId) -> Run:
         """Raises UnknownRun."""

@@ -9,13 +9,17 @@ from batuta.journal.records import NewRun, StartOutcome
 from batuta.stores.contract import rules
 from batuta.stores.sqlite.cross_run_effects import deadline_of
 from batuta.stores.sqlite.database.connection import Q
-from batuta.stores.sqlite.database.errors import translate
 from batuta.stores.sqlite.database.rows import OWN_OF_MESSAGE, OWN_OF_RUN, Row, message_row, new_run_row, run_of
 from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 from batuta.stores.sqlite.fast.multi_row import execute_alike, execute_many
 from batuta.stores.sqlite.queues import note_keyed
 from batuta.stores.sqlite.starts import start
 
+_REFUSALS: tuple[type[AlreadyStarted | WrongWorkflow | rules.NothingWaits], ...] = (
+    AlreadyStarted,
+    WrongWorkflow,
+    rules.NothingWaits,
+)
 PIECE = 500
 """Runs that are written together; if one of them conflicts, they are written one by one."""
 
@@ -59,18 +63,7 @@ def _start_all(unit: UnitOfWork, runs: Sequence[NewRun]) -> list[StartOutcome]:
 
 
 def _start_one(unit: UnitOfWork, new: NewRun) -> StartOutcome:
-    outcome: StartOutcome
-    unit.executor.execute("SAVEPOINT one")
-    try:
-        outcome = start(unit, new)
-    except Exception as error:
-        meant = error if isinstance(error, AlreadyStarted | WrongWorkflow | rules.NothingWaits) else translate(error)
-        if not isinstance(meant, AlreadyStarted | WrongWorkflow | rules.NothingWaits | BadData):
-            raise
-        unit.executor.execute("ROLLBACK TO one")
-        outcome = meant
-    unit.executor.execute("RELEASE one")
-    return outcome
+    return unit.attempt(lambda: start(unit, new), _REFUSALS)
 
 
 def _start_together(unit: UnitOfWork, runs: Sequence[NewRun]) -> list[StartOutcome] | None:
@@ -78,33 +71,22 @@ def _start_together(unit: UnitOfWork, runs: Sequence[NewRun]) -> list[StartOutco
     if any(new.debounce for new in runs):
         return None
     deadlines = [deadline_of(unit, new) for new in runs]
-    unit.executor.execute("SAVEPOINT together")
-    try:
-        all_new = _insert(unit, runs, deadlines)
-    except Exception as error:
-        if not isinstance(translate(error), BadData):
-            raise
-        all_new = False
-    if not all_new:
-        unit.executor.execute("ROLLBACK TO together")
-    unit.executor.execute("RELEASE together")
-    if not all_new:
+    if isinstance(unit.attempt(lambda: _insert(unit, runs, deadlines)), BadData):
         return None
+    unit.hint.due = True
     return [(rules.unowned(new, unit.now, deadline), True) for new, deadline in zip(runs, deadlines, strict=True)]
 
 
-def _insert(unit: UnitOfWork, runs: Sequence[NewRun], deadlines: Sequence[int | None]) -> bool:
+def _insert(unit: UnitOfWork, runs: Sequence[NewRun], deadlines: Sequence[int | None]) -> None:
     rows = [
         new_run_row(unit.namespace, new, unit.now, deadline, epoch=0, head=-1, owner=None)
         for new, deadline in zip(runs, deadlines, strict=True)
     ]
     if _execute(unit, "insert_run", rows, OWN_OF_RUN) != len(rows):
-        return False
-    unit.hint.due = True
+        raise BadData("one of the runs, or its id, exists already")
     messages = [message_row(unit.namespace, rules.chain_of(new), rules.start_message(new), unit.now) for new in runs]
     _execute(unit, "insert_message", messages, OWN_OF_MESSAGE)
     note_keyed(unit, runs)
-    return True
 
 
 def _execute(unit: UnitOfWork, name: str, rows: list[Row], own: int) -> int:
