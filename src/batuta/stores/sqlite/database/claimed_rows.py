@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Final
@@ -92,7 +93,7 @@ def read_due(unit: UnitOfWork, statement: str, values: Values) -> list[Due]:
 
 def _readable(unit: UnitOfWork, text: str, error: MsgspecError) -> list[Due]:
     """The rows without those that cannot be read: they are parked, so that the others go on."""
-    if not unit.connection.in_transaction:
+    if isinstance(unit.executor, sqlite3.Connection):  # of a reader
         raise PayloadDamaged(f"a due run cannot be read: {error}")
     rows: list[Due] = []
     for part in _parts(f"[{text}]"):
@@ -100,7 +101,7 @@ def _readable(unit: UnitOfWork, text: str, error: MsgspecError) -> list[Due]:
             rows.append(_row(part))
         except MsgspecError as damage:
             reason = f"PayloadDamaged: its row cannot be read: {damage}; restore it from a backup"
-            unit.change("park_damaged", (reason, _parts(part)[0]))
+            unit.change("park_damaged", (reason, json.decode(_parts(part)[0], type=int)))
     return rows
 
 
