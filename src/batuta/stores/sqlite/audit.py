@@ -7,7 +7,6 @@ from msgspec import structs
 from batuta.journal.audit import Act, ActFilter, Changed, Recorded, state_json
 from batuta.journal.records import Run
 from batuta.stores.sqlite.database.base import Base
-from batuta.stores.sqlite.database.rows import structs_of
 
 _ABOVE_ALL = 2**63 - 1
 
@@ -19,8 +18,7 @@ class AuditVerbs(Base):
         await self._write(lambda unit: unit.record(act, [Changed(target=target)]), small=True)
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
-        rows = await self._read_apart(lambda unit: unit.rows("audit", (unit.namespace, after, limit)))
-        return structs_of(Recorded, rows)
+        return await self._read_apart(lambda unit: unit.structs(Recorded, "audit", (unit.namespace, after, limit)))
 
     async def audit_head(self) -> tuple[int, str]:
         return self._read(lambda unit: unit.audit_head()[:2])
@@ -28,8 +26,8 @@ class AuditVerbs(Base):
     async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
         last = _ABOVE_ALL if before is None else before
         values = structs.asdict(where) | {"namespace": self.namespace, "before": last, "limit": limit}
-        rows = await self._read_apart(lambda unit: unit.rows("acts" if where.target is None else "acts_on", values))
-        return structs_of(Recorded, rows)
+        query = "acts" if where.target is None else "acts_on"
+        return await self._read_apart(lambda unit: unit.structs(Recorded, query, values))
 
 
 def changed(run: Run, after: str) -> Changed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from msgspec import convert
+
 from batuta.errors import UnknownSchedule, WrongWorkflow
 from batuta.journal.audit import Act
 from batuta.journal.records import Hint
@@ -86,18 +88,6 @@ def _fire(unit: UnitOfWork, firing: Firing) -> bool:
 
 
 def _schedule_of(row: Row) -> DueSchedule:
-    id, spec, state, revision, paused, reason, next_at, last_at, last_id, created_at, updated_at, busy = row
-    schedule = ScheduleRow(
-        id=id,
-        spec=spec,
-        state=state,
-        revision=revision,
-        paused=bool(paused),
-        reason=reason,
-        next_at=next_at,
-        last_at=last_at,
-        last_id=last_id,
-        created_at=created_at,
-        updated_at=updated_at,
-    )
-    return DueSchedule(schedule, bool(busy))
+    *columns, busy = row
+    schedule = dict(zip(ScheduleRow.__struct_fields__, columns, strict=False))
+    return DueSchedule(convert(schedule, ScheduleRow, strict=False), bool(busy))

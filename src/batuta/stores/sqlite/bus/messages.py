@@ -22,7 +22,6 @@ from batuta.journal.bus.messages import (
     TopicStatus,
 )
 from batuta.stores.sqlite.database.base import Base
-from batuta.stores.sqlite.database.rows import Row
 from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 S = TypeVar("S", bound=Struct)
@@ -61,7 +60,7 @@ class BusVerbs(Base):
                 unit.change("put_subscription", values)
                 if from_start:
                     unit.change("hand_out", every | {"taken": 1})
-            return _structs_of(SubscriptionRow, unit.rows("subscription", values))[0]
+            return unit.structs(SubscriptionRow, "subscription", values)[0]
 
         return await self._write(work)
 
@@ -122,7 +121,7 @@ class BusVerbs(Base):
         return await self._write(lambda unit: unit.change("prune_messages", values))
 
     def _read_bus(self, kind: type[S], statement: str, **values: Any) -> list[S]:
-        return _structs_of(kind, self._rows(statement, values | {"namespace": self.namespace}))
+        return self._structs(kind, statement, values | {"namespace": self.namespace})
 
 
 def _take(unit: UnitOfWork, values: dict[str, Any]) -> None:
@@ -139,15 +138,5 @@ def _ready(unit: UnitOfWork, names: Sequence[str], shared: dict[str, Any]) -> li
     return [
         delivery
         for number, name in sorted(found)[: shared["limit"]]
-        for delivery in _structs_of(
-            Delivery, unit.rows("ready_delivery", shared | {"subscription": name, "number": number})
-        )
+        for delivery in unit.structs(Delivery, "ready_delivery", shared | {"subscription": name, "number": number})
     ]
-
-
-def _structs_of(kind: type[S], rows: Sequence[Row]) -> list[S]:
-    """Rows whose columns are the fields of the struct, in their order."""
-    fields = kind.__struct_fields__
-    flags = [field for field in ("taken", "ordered") if field in fields]
-    found = [dict(zip(fields[: len(row)], row, strict=True)) for row in rows]
-    return [kind(**row | {flag: bool(row[flag]) for flag in flags}) for row in found]

@@ -14,7 +14,7 @@ from batuta.journal.audit import Act, Changed
 from batuta.journal.records import Change, Hint
 from batuta.stores.contract.listeners import Listeners
 from batuta.stores.sqlite.database.readers import Readers
-from batuta.stores.sqlite.database.rows import Row, structs_of
+from batuta.stores.sqlite.database.rows import Row
 from batuta.stores.sqlite.database.unit_of_work import Executor, UnitOfWork, Values
 from batuta.stores.sqlite.database.writer import Writer
 
@@ -124,5 +124,7 @@ class Base:
         return self._read(lambda unit: unit.rows(statement, values))
 
     def _structs(self, kind: type[S], statement: str, values: Values) -> list[S]:
-        """Rows whose columns are the fields of the struct, in their order."""
-        return structs_of(kind, self._rows(statement, values))
+        return self._read(lambda unit: unit.structs(kind, statement, values))
+
+    def _struct(self, kind: type[S], statement: str, values: Values) -> S | None:
+        return self._read(lambda unit: unit.struct(kind, statement, values))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
-from msgspec import Struct, json
+from msgspec import json
 
 from batuta.ids import RunId, uuid_of
 from batuta.journal.entries import Entry
@@ -21,7 +21,6 @@ from batuta.journal.records import (
 )
 from batuta.stores.contract import rules, stored_values
 
-S = TypeVar("S", bound=Struct)
 Row = tuple[Any, ...]
 
 _strings = json.Decoder(list[str])
@@ -240,11 +239,6 @@ def workers_of(rows: Iterable[Row], now: int) -> list[WorkerView]:
         )
         for worker_id, host, pid, queues, code, lease_until, registered_at, beat_at, runs in rows
     ]
-
-
-def structs_of(kind: type[S], rows: Iterable[Row]) -> list[S]:
-    """Of rows whose columns are the fields of the struct, in their order."""
-    return [kind(**dict(zip(kind.__struct_fields__, row, strict=True))) for row in rows]
 
 
 def one(cursor: sqlite3.Cursor) -> Row | None:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, convert, structs
 
 from batuta.errors import BadData, UnknownRun
 from batuta.ids import RunId
@@ -20,6 +20,7 @@ from batuta.stores.sqlite.database.errors import translate
 from batuta.stores.sqlite.database.rows import Row, entry_row, one, run_of
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 E = TypeVar("E", bound=Exception)
 Executor = sqlite3.Cursor | sqlite3.Connection
 Values = Sequence[Any] | Mapping[str, Any]
@@ -51,6 +52,20 @@ class UnitOfWork:
     def row(self, name: str, values: Values = ()) -> Row | None:
         """The first one."""
         return one(self.execute(name, values))
+
+    def structs(self, kind: type[S], name: str, values: Values = ()) -> list[S]:
+        """Rows whose columns are the fields of the struct, in their order; the last ones may be left out.
+
+        Ids are bytes there, and flags are numbers.
+        """
+        fields = kind.__struct_fields__
+        rows = (dict(zip(fields, row, strict=False)) for row in self.rows(name, values))
+        return [convert(row, kind, strict=False) for row in rows]
+
+    def struct(self, kind: type[S], name: str, values: Values = ()) -> S | None:
+        """The first of them."""
+        found = self.structs(kind, name, values)
+        return found[0] if found else None
 
     def value(self, name: str, values: Values = (), otherwise: Any = None) -> Any:
         """The first column of the first row."""

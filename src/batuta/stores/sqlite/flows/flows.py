@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 from msgspec.structs import asdict
@@ -26,7 +25,7 @@ from batuta.journal.flows.records import (
 from batuta.journal.records import NewRun
 from batuta.stores.sqlite import starts
 from batuta.stores.sqlite.database.base import Base
-from batuta.stores.sqlite.database.rows import Row, run_of
+from batuta.stores.sqlite.database.rows import run_of
 from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 _LAST = b"\xff" * 17
@@ -61,23 +60,18 @@ class FlowVerbs(Base):
         return await self._write(work, small=True)
 
     async def flow(self, workflow_id: UUID) -> FlowRow | None:
-        values = {"namespace": self.namespace, "workflow_id": workflow_id.bytes}
-        found = self._flows("flow", values)
-        return found[0] if found else None
+        return self._struct(FlowRow, "flow", {"namespace": self.namespace, "workflow_id": workflow_id.bytes})
 
     async def flows(self, where: FlowFilter, after: tuple[str, int] | None = None, limit: int = 50) -> list[FlowRow]:
         name, version = after or ("", 0)
         values = asdict(where) | {"namespace": self.namespace, "after_name": name, "after_version": version}
-        return self._flows("flows", values | {"limit": limit})
+        return self._structs(FlowRow, "flows", values | {"limit": limit})
 
     async def changed_flows(self, since: int, limit: int = 1_000) -> list[FlowRow]:
-        return self._flows("changed_flows", (self.namespace, since, limit))
+        return self._structs(FlowRow, "changed_flows", (self.namespace, since, limit))
 
     async def active_flows(self, trigger_type: str) -> list[FlowRow]:
-        return self._flows("active_flows", (self.namespace, trigger_type))
-
-    def _flows(self, statement: str, values: Any) -> list[FlowRow]:
-        return [_flow_of(row) for row in self._rows(statement, values)]
+        return self._structs(FlowRow, "active_flows", (self.namespace, trigger_type))
 
     async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
         return await self._write(lambda unit: [_accept(unit, new) for new in events], small=len(events) <= SMALL)
@@ -89,21 +83,20 @@ class FlowVerbs(Base):
         def work(unit: UnitOfWork) -> tuple[FlowRun, bool]:
             if not unit.finds("event", (unit.namespace, event_id.bytes)):
                 raise UnknownEvent(event_id)
-            known = unit.row("flow_run", (unit.namespace, start.workflow_id.bytes, event_id.bytes))
+            known = unit.struct(FlowRun, "flow_run", (unit.namespace, start.workflow_id.bytes, event_id.bytes))
             if known is not None:
-                return _flow_run_of(known), False
+                return known, False
             return _begin(unit, event_id, start), True
 
         return await self._write(work, small=True)
 
     async def event(self, event_id: UUID) -> EventRow | None:
-        rows = self._rows("event", (self.namespace, event_id.bytes))
-        return _event_of(rows[0]) if rows else None
+        return self._struct(EventRow, "event", (self.namespace, event_id.bytes))
 
     async def events(self, where: EventFilter, before: UUID | None = None, limit: int = 50) -> list[EventRow]:
         last = _LAST if before is None else before.bytes
         values = asdict(where) | {"namespace": self.namespace, "before": last, "limit": limit}
-        return [_event_of(row) for row in self._rows("events", values)]
+        return self._structs(EventRow, "events", values)
 
     async def rewrite_events(self, events: Sequence[EventRow]) -> None:
         rows = [(one.payload, self.namespace, one.event_id.bytes) for one in events]
@@ -115,12 +108,12 @@ class FlowVerbs(Base):
             if where.workflow_id is None:
                 return []
             values = {"namespace": self.namespace, "workflow_id": where.workflow_id.bytes, "before": last}
-            return [_flow_run_of(row) for row in self._rows("flow_runs_of_flow", values | {"limit": limit})]
+            return self._structs(FlowRun, "flow_runs_of_flow", values | {"limit": limit})
 
         def work(unit: UnitOfWork) -> list[FlowRun]:
             asked = [(self.namespace, event_id.bytes) for event_id in dict.fromkeys(where.event_ids or ())]
-            rows = [row for each in asked for row in unit.rows("flow_runs_of_event", each)]
-            return [_flow_run_of(row) for row in rows if row[2] < last]
+            found = [run for each in asked for run in unit.structs(FlowRun, "flow_runs_of_event", each)]
+            return [run for run in found if run.chain_id.bytes < last]
 
         found = [one for one in self._read(work) if where.workflow_id in (None, one.workflow_id)]
         return sorted(found, key=lambda one: one.chain_id, reverse=True)[:limit]
@@ -153,13 +146,13 @@ def _put_schedule(unit: UnitOfWork, given: FlowSchedule) -> None:
 
 def _accept(unit: UnitOfWork, new: NewEvent) -> Accepted:
     event = new.event
-    known = unit.row("event", (unit.namespace, event.event_id.bytes))
+    known = unit.struct(EventRow, "event", (unit.namespace, event.event_id.bytes))
     if known is not None:
-        return Accepted(_event_of(known), True)  # written again, because its first answer was lost
+        return Accepted(known, True)  # written again, because its first answer was lost
     if event.external_id is not None:
-        first = unit.row("event_named", (unit.namespace, event.source, event.external_id))
+        first = unit.struct(EventRow, "event_named", (unit.namespace, event.source, event.external_id))
         if first is not None:
-            return Accepted(_event_of(first), False)
+            return Accepted(first, False)
     if new.flows is not None:
         active = unit.rows("active_flow_ids", (unit.namespace, event.type))
         if [row[0] for row in active] != [one.bytes for one in new.flows]:
@@ -205,30 +198,6 @@ def _begin(unit: UnitOfWork, event_id: UUID, start: FlowStart) -> FlowRun:
         linked = (unit.namespace, start.workflow_id.bytes, event_id.bytes, run.chain_id.bytes)
         unit.change("insert_flow_run", linked)
     return FlowRun(start.workflow_id, event_id, run.chain_id)
-
-
-def _flow_of(row: Row) -> FlowRow:
-    found = dict(zip(_FLOW, row, strict=True))
-    return FlowRow(**(found | {"workflow_id": _uuid(row[0]), "is_active": bool(found["is_active"])}))
-
-
-_FLOW = (
-    "workflow_id name version description trigger_type document is_active published_at revision created_at updated_at"
-).split()
-
-
-def _event_of(row: Row) -> EventRow:
-    found = dict(zip(_EVENT, row, strict=True))
-    replayed = found["replay_of"]
-    ids = {"event_id": _uuid(row[0]), "replay_of": None if replayed is None else _uuid(replayed)}
-    return EventRow(**(found | ids))
-
-
-_EVENT = [name for name in EventRow.__struct_fields__ if name != "sealed"]
-
-
-def _flow_run_of(row: Row) -> FlowRun:
-    return FlowRun(*map(_uuid, row))
 
 
 def _uuid(data: bytes) -> UUID:

@@ -38,8 +38,7 @@ class PartnerVerbs(Base):
         return changed
 
     async def partners(self, keys: bool = False, limit: int = 1_000) -> list[Partner]:
-        rows = self._rows("partner_keys" if keys else "partners", (self.namespace, limit))
-        return [Partner(kind=kind, name=name, key=key, doc=doc) for kind, name, key, doc in rows]
+        return self._structs(Partner, "partner_keys" if keys else "partners", (self.namespace, limit))
 
     async def wake_gate(self, name: str, limit: int) -> int:
         values = {"namespace": self.namespace, "reason": gate_reason(name), "now": self.clock_now(), "limit": limit}

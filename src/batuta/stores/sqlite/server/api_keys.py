@@ -33,8 +33,7 @@ class ApiKeyVerbs(Base):
         return self._structs(StoredKey, "api_keys", (self.namespace,))
 
     async def find_api_key(self, id: str) -> StoredKey | None:
-        found = self._structs(StoredKey, "find_api_key", (id,))
-        return found[0] if found else None
+        return self._struct(StoredKey, "find_api_key", (id,))
 
     async def has_api_keys(self) -> bool:
         return bool(self._read(lambda unit: unit.value("has_api_keys", {"now": unit.now})))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from batuta.journal.audit import Act, Changed
 from batuta.journal.server.documents import Document
@@ -29,14 +28,12 @@ class DocumentVerbs(Base):
         return bool(await self._write(lambda unit: unit.change("rewrite_document", values)))
 
     async def document(self, kind: str, key: str) -> Document | None:
-        found = self._documents("document", {"kind": kind, "key": key})
-        return found[0] if found else None
+        values = {"namespace": self.namespace, "now": self.clock_now(), "kind": kind, "key": key}
+        return self._struct(Document, "document", values)
 
     async def documents(self, kind: str, limit: int = 1_000) -> list[Document]:
-        return self._documents("documents", {"kind": kind, "limit": limit})
-
-    def _documents(self, statement: str, values: dict[str, Any]) -> list[Document]:
-        return self._structs(Document, statement, values | {"namespace": self.namespace, "now": self.clock_now()})
+        values = {"namespace": self.namespace, "now": self.clock_now(), "kind": kind, "limit": limit}
+        return self._structs(Document, "documents", values)
 
     async def known_namespaces(self, after: str = "", limit: int = 1_000) -> list[str]:
         def work(unit: UnitOfWork) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from batuta.journal.server.requests import PRUNE_EVERY, KeptRequest
 from batuta.stores.sqlite.database.base import Base, Verb
-from batuta.stores.sqlite.database.rows import structs_of
 from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -35,7 +34,7 @@ class RequestVerbs(Base):
                 unit.change("forget_requests", values)
             unit.change("forget_request", values)
             unit.change("begin_request", more)
-            return structs_of(KeptRequest, unit.rows("kept_request", values))[0]
+            return unit.structs(KeptRequest, "kept_request", values)[0]
 
         return await self._together(work)
 
@@ -45,8 +44,7 @@ class RequestVerbs(Base):
 
     async def find_request(self, key: str) -> KeptRequest | None:
         values = {"namespace": self.namespace, "key": key, "now": self.clock_now()}
-        found = self._structs(KeptRequest, "find_request", values)
-        return found[0] if found else None
+        return self._struct(KeptRequest, "find_request", values)
 
     async def list_requests(self, after: str, limit: int, prefix: str = "") -> list[KeptRequest]:
         values = {"namespace": self.namespace, "after": after, "most": limit, "now": self.clock_now()}
