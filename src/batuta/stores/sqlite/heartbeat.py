@@ -129,8 +129,7 @@ def _revive(unit: UnitOfWork, worker: WorkerInfo) -> None:
         "limit": rules.BEAT_LIMIT,
     }
     for code, fingerprint in worker.code.items():
-        revived = unit.change("revive", values | {"code": code, "fingerprint": fingerprint})
-        unit.hint.due = unit.hint.due or revived > 0
+        unit.wake("revive", values | {"code": code, "fingerprint": fingerprint})
 
 
 def _reap_expired(unit: UnitOfWork) -> int:

@@ -134,10 +134,9 @@ def _full_with(unit: UnitOfWork, chain_id: RunId) -> int | None:
 def unpark(unit: UnitOfWork, run_id: RunId, act: Act | None = None) -> bool:
     """Make a parked run due, with a clean slate. False when it is not parked."""
     run = unit.run(run_id)
-    if not unit.change("unpark", (unit.now, unit.namespace, run_id.bytes)):
+    if not unit.wake("unpark", (unit.now, unit.namespace, run_id.bytes)):
         return False
     unit.record(act, [changed(run, RunState.WAITING)])
-    unit.hint.due = True
     return True
 
 

@@ -214,7 +214,7 @@ class SqliteStore(
     async def retire(self, worker_id: str) -> None:
         def work(unit: UnitOfWork) -> None:
             unit.change("forget_worker", (unit.namespace, worker_id))
-            unit.hint.due = unit.change("release_all", (unit.now, unit.namespace, worker_id)) > 0
+            unit.wake("release_all", (unit.now, unit.namespace, worker_id))
 
         await self._write(work)
         self._locks.remove(worker_id)
@@ -265,9 +265,8 @@ class SqliteStore(
     async def hasten(self, until: int, limit: int, *, asleep: int = 0) -> int:
         values = {"namespace": self.namespace, "now": self.clock_now(), "until": until, "limit": limit}
         values["asleep"] = until + asleep
-        hastened = await self._write(lambda unit: unit.change("hasten", values))
+        hastened = await self._write(lambda unit: unit.wake("hasten", values))
         self._claim_cursors = ClaimCursors()  # what claims know of is ahead of the clock
-        self.tell(Hint(due=hastened > 0))
         return hastened
 
     async def due_at(self, worker: WorkerInfo) -> int | None:

@@ -80,8 +80,14 @@ class UnitOfWork:
         """How many rows were written."""
         return self.execute(name, values).rowcount
 
+    def wake(self, name: str, values: Values) -> int:
+        """The same for a statement that makes runs due."""
+        woken = self.change(name, values)
+        self.hint.due = self.hint.due or woken > 0
+        return woken
+
     def change_each(self, name: str, rows: Iterable[Values]) -> int:
-        """The same for one execution with each of these values."""
+        """How many rows were written with all of these values."""
         return self.executor.executemany(Q[name], rows).rowcount
 
     def start_over(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 from batuta.journal.audit import Act, Changed
-from batuta.journal.records import Hint
 from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason, hint_of
 from batuta.stores.sqlite.database.base import Base
 from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
@@ -42,6 +41,4 @@ class PartnerVerbs(Base):
 
     async def wake_gate(self, name: str, limit: int) -> int:
         values = {"namespace": self.namespace, "reason": gate_reason(name), "now": self.clock_now(), "limit": limit}
-        woken = await self._write(lambda unit: unit.change("wake_gate", values))
-        self.tell(Hint(due=woken > 0))
-        return woken
+        return await self._write(lambda unit: unit.wake("wake_gate", values))
