@@ -38,10 +38,8 @@ class SqliteTransaction:
         return self._lent
 
     async def begin(self) -> None:
-        writer = self._writer
-        if not writer.try_begin():
-            await writer.begin()
-        self._lent = LentConnection(writer.connection)
+        await self._writer.begin()
+        self._lent = LentConnection(self._writer.cursor.connection)
 
     async def commit(
         self,
@@ -59,8 +57,7 @@ class SqliteTransaction:
             self._writer.abandon()
             return written
         refusals, hint = written
-        if not self._writer.commit_now():
-            await self._writer.commit()
+        await self._writer.commit()
         failpoint("transaction.committed")
         self._store.announce(hint, [change])
         return refusals

@@ -241,7 +241,9 @@ class Writer:
         return entered
 
     async def begin(self) -> None:
-        """The same after others."""
+        """The same, after others if need be."""
+        if self.try_begin():
+            return
         entering = self._call(self._writing, self._enter)
         try:
             await asyncio.shield(entering)
@@ -255,25 +257,17 @@ class Writer:
             self.abandon()
 
     @property
-    def connection(self) -> sqlite3.Connection:
-        """Of the transaction that was begun."""
-        return self.cursor.connection
-
-    @property
     def cursor(self) -> sqlite3.Cursor:
+        """Of the transaction that was begun."""
         return self._cursor or self._connected()
 
-    def commit_now(self) -> bool:
-        """Make it durable, on the event loop's thread; False, and nothing is done, when that takes too long for it.
-        When it raises, nothing was written."""
-        if self._commit_seconds >= SHORT_COMMIT_SECONDS:
-            return False
-        self._commit()
-        return True
-
     async def commit(self) -> None:
-        """The same in a thread."""
-        await asyncio.shield(self._commit_aside(self._commit))
+        """Make it durable, in a thread if that takes too long for the event loop. When it raises, nothing was
+        written."""
+        if self._commit_seconds < SHORT_COMMIT_SECONDS:
+            self._commit()
+        else:
+            await asyncio.shield(self._commit_aside(self._commit))
 
     def abandon(self) -> None:
         """Undo it."""
