@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from batuta.errors import PayloadDamaged
@@ -77,7 +76,7 @@ def _firsts(
     """Of each queue and priority the earliest time at which the worker can claim something."""
     values = {"namespace": unit.namespace, "code": to_json(worker.code), "suspects": suspects}
     for queue in dict.fromkeys(worker.queues):
-        for priority in priorities(unit, queue, None, until):
+        for priority in priorities(unit, queue, False, until):
             asked = {"queue": queue, "priority": priority, "floor": claim_cursors.get((queue, priority), 0)}
             yield (queue, priority), unit.value("due_at", values | asked)
 
@@ -97,8 +96,8 @@ def choose(
     suspects = not owns_suspect(unit, worker.worker_id)
     queues = special(unit, worker.queues)
     if not queues:
-        places = _places(unit, worker, limit, room, suspects, claim_cursors.for_code(worker.code))
-        owned.choose = partial(_plain, unit, places, limit)
+        known = claim_cursors.for_code(worker.code)
+        owned.choose = partial(_plain, unit, worker, limit, room, suspects, known)
         return owned
     turns = FairClaim(unit, worker, queues, suspects=suspects)
     owned.rows, owned.held, owned.again_at = turns.choose(limit, room, rotations)
@@ -116,55 +115,38 @@ def own(cursor: sqlite3.Cursor, owned: Owned) -> None:
         cursor.executemany(Q["own_anew"], anew)
 
 
-class _Place(Struct):
-    """The claims from one queue."""
-
-    values: dict[str, Any]
-    claim_cursors: Mapping[Place, int]
-    most: int
-    suspects: list[Due]
-
-
-def _places(
+def _plain(
     unit: UnitOfWork,
     worker: WorkerInfo,
     limit: int,
     room: Room,
     suspects: bool,
     claim_cursors: Mapping[Place, int],
-) -> list[_Place]:
-    """Of queues without flow keys and limits."""
-    places: list[_Place] = []
-    for queue in dict.fromkeys(worker.queues):  # named twice, its runs would be owned twice
-        values = {"namespace": unit.namespace, "code": to_json(worker.code), "now": unit.now, "queue": queue}
-        most = min(limit, room.get(queue, limit))
-        if most > 0:
-            suspect = read_due(unit, DUE_SUSPECT, values) if suspects else []
-            places.append(_Place(values, claim_cursors, most, suspect))
-    return places
-
-
-def _plain(unit: UnitOfWork, places: list[_Place], limit: int) -> list[Due]:
-    """The due runs in them."""
+) -> list[Due]:
+    """The due runs of queues without flow keys and limits."""
     rows: list[Due] = []
     suspected: set[int] = set()
-    for each in places:
-        found = _due(unit, each)
-        suspected.update(row[0] for row in each.suspects)
-        rows += sorted(found + each.suspects, key=place)[: each.most]
+    for queue in dict.fromkeys(worker.queues):  # named twice, its runs would be owned twice
+        most = min(limit, room.get(queue, limit))
+        if most > 0:
+            values = {"namespace": unit.namespace, "code": to_json(worker.code), "now": unit.now, "queue": queue}
+            found = _due(unit, values, most, claim_cursors)
+            suspect = read_due(unit, DUE_SUSPECT, values) if suspects else []
+            suspected.update(row[0] for row in suspect)
+            rows += sorted(found + suspect, key=place)[:most]
     rows.sort(key=place)
     if suspected:
         rows = rules.one_suspect(rows, lambda row: row[0] in suspected)
     return rows[:limit]
 
 
-def _due(unit: UnitOfWork, of: _Place) -> list[Due]:
+def _due(unit: UnitOfWork, values: dict[str, Any], most: int, claim_cursors: Mapping[Place, int]) -> list[Due]:
     """Up to `most` due runs of one queue that are no suspects."""
     rows: list[Due] = []
-    queue = of.values["queue"]
-    for priority in priorities(unit, queue, None, unit.now):
-        floor = of.claim_cursors.get((queue, priority), 0)
-        rows += read_due(unit, DUE, of.values | {"priority": priority, "limit": of.most - len(rows), "floor": floor})
-        if len(rows) >= of.most:
+    queue = values["queue"]
+    for priority in priorities(unit, queue, False, unit.now):
+        floor = claim_cursors.get((queue, priority), 0)
+        rows += read_due(unit, DUE, values | {"priority": priority, "limit": most - len(rows), "floor": floor})
+        if len(rows) >= most:
             break
     return rows

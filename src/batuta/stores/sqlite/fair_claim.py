@@ -43,40 +43,39 @@ class FairClaim:
         suspects: bool,
     ) -> None:
         self.unit = unit
-        self._queues = queues
         self._suspects = suspects
         self._open: list[sqlite3.Cursor] = []
-        self._lines: dict[str, claim_limits.Line[int]] = {}
+        self._lines: list[claim_limits.Line[int]] = []
         self._earliest: int | None = None
         self._code = to_json(worker.code)
-        self._names = [name for name in dict.fromkeys(worker.queues) if name not in queues or not queues[name].paused]
+        found = (queues.get(name) or Queue(name) for name in dict.fromkeys(worker.queues))
+        self._queues = [queue for queue in found if not queue.paused]
 
     def choose(self, limit: int, room: Mapping[str, int], rotations: Rotations) -> Chosen:
         """Runs that may be owned now; `rotations` move on with them."""
         suspects = claim_limits.Suspects(int(self._suspects))
-        self._lines = {name: self._line(name, suspects, limit, room, rotations) for name in self._names}
-        lines = list(self._lines.values())
+        self._lines = [self._line(queue, suspects, limit, room, rotations) for queue in self._queues]
         try:
-            chosen = [due.row for due in claim_limits.choose(lines, limit)]
+            chosen = [due.row for due in claim_limits.choose(self._lines, limit)]
         finally:
             self._close()
         rows = read_due(self.unit, BY_ROWID, (to_json(chosen),)) if chosen else []
         rows.sort(key=place)
-        times = [line.again_at for line in lines if line.again_at is not None]
-        held = any(line.held for line in lines)
+        times = [line.again_at for line in self._lines if line.again_at is not None]
+        held = any(line.held for line in self._lines)
         return rows, held, min(times, default=None)
 
     def note_begun(self) -> None:
         """The chosen runs are owned now."""
-        for name, line in self._lines.items():
+        for queue, line in zip(self._queues, self._lines, strict=True):
             if line.allowance is not None:
-                note_begun(self.unit, self._queues[name], line.allowance)
+                note_begun(self.unit, queue, line.allowance)
 
     def due_at(self) -> int | None:
         """Earliest time at which something may be owned."""
         self._earliest = None
         try:
-            for at in (at for name in self._names for at in self._times(name)):
+            for at in (at for queue in self._queues for at in self._times(queue)):
                 self._earliest = at if self._earliest is None else min(at, self._earliest)
                 if at <= self.unit.now:
                     break
@@ -85,62 +84,55 @@ class FairClaim:
         return self._earliest
 
     def _line(
-        self, name: str, suspects: claim_limits.Suspects, limit: int, room: Mapping[str, int], rotations: Rotations
+        self, queue: Queue, suspects: claim_limits.Suspects, limit: int, room: Mapping[str, int], rotations: Rotations
     ) -> claim_limits.Line[int]:
-        queue = self._queues.get(name)
-        allowance = None if queue is None else allowance_of(self.unit, queue)
-        found = priorities(self.unit, name, queue, self.unit.now)
-        levels = (self._level(name, queue, priority, limit + MOST_HELD, rotations) for priority in found)
-        return claim_limits.Line(levels, suspects, allowance, self.unit.now, room.get(name))
+        found = priorities(self.unit, queue.name, queue.keyed, self.unit.now)
+        levels = (self._level(queue, priority, limit + MOST_HELD, rotations) for priority in found)
+        return claim_limits.Line(levels, suspects, allowance_of(self.unit, queue), self.unit.now, room.get(queue.name))
 
-    def _level(
-        self, name: str, queue: Queue | None, priority: int, most: int, rotations: Rotations
-    ) -> claim_limits.Level[int]:
+    def _level(self, queue: Queue, priority: int, most: int, rotations: Rotations) -> claim_limits.Level[int]:
         if len(rotations) > MOST_HANDS:
             rotations.clear()
-        level = _Level(self, name, priority, rotations.setdefault((name, priority), claim_limits.Rotation()))
-        keyed = queue is not None and queue.keyed
-        queries = ["due_in_order"]
-        if keyed:
-            queries.append("keyed_in_order")
-        begun: Iterator[claim_limits.Due[int]] = iter(())
-        if queue is not None and (queue.limits.rate or queue.limits.key_rate):
-            begun = islice(level.stream("begun_in_order"), MOST_VISITS)
-        streams = [islice(level.stream(query), most) for query in queries]
+        rotation = rotations.setdefault((queue.name, priority), claim_limits.Rotation())
+        level = _Level(self, queue.name, priority, rotation)
+        streams = [level.stream("due_in_order")]
+        if queue.keyed:
+            streams.append(level.stream("keyed_in_order"))
         if self._suspects:
-            streams.append(islice(level.stream("suspects_in_order", suspect=True), most))
-        ordered = heapq.merge(*streams, key=lambda due: due.wake_at)
-        return claim_limits.Level(ordered, level.keys if keyed else _no_keys, level.of_key, begun, level.rotation)
+            streams.append(level.stream("suspects_in_order", suspect=True))
+        ordered = heapq.merge(*(islice(stream, most) for stream in streams), key=lambda due: due.wake_at)
+        begun = level.stream("begun_in_order") if queue.limits.rate or queue.limits.key_rate else iter(())
+        keys = level.keys if queue.keyed else _no_keys
+        return claim_limits.Level(ordered, keys, level.of_key, islice(begun, MOST_VISITS), rotation)
 
-    def _times(self, name: str) -> Iterator[int]:
+    def _times(self, queue: Queue) -> Iterator[int]:
         """When runs of a queue may be owned: of each kind the first."""
-        queue = self._queues.get(name)
-        allowance = None if queue is None else allowance_of(self.unit, queue)
+        allowance = allowance_of(self.unit, queue)
         if allowance is not None and allowance.is_full:
             return
-        for priority in priorities(self.unit, name, queue):
-            level = _Level(self, name, priority, claim_limits.Rotation(), until=ABOVE_ALL)
+        for priority in priorities(self.unit, queue.name, queue.keyed):
+            level = _Level(self, queue.name, priority, claim_limits.Rotation(), until=ABOVE_ALL)
             for due in self._firsts(level, queue, allowance):
                 at = self.unit.now if allowance is None else allowance.when(due.flow_key, due.first)
                 if at is not None:
                     yield due.wake_at if at <= self.unit.now else max(at, due.wake_at)
 
     def _firsts(
-        self, level: _Level, queue: Queue | None, allowance: claim_limits.Allowance | None
+        self, level: _Level, queue: Queue, allowance: claim_limits.Allowance | None
     ) -> Iterator[claim_limits.Due[int]]:
         """Runs of which one is the first that may be owned."""
-        limits = None if queue is None else queue.limits
+        limits = queue.limits
         streams = [level.stream("due_in_order")]
         if self._suspects:
             streams.append(level.stream("suspects_in_order", suspect=True))
-        if limits is not None and (limits.rate or limits.key_rate):
+        if limits.rate or limits.key_rate:
             streams.append(_not_full(level.stream("begun_in_order"), allowance))
-        by_key = limits is not None and (limits.key_concurrency is not None or limits.key_rate is not None)
-        if queue is not None and queue.keyed and not by_key:
+        by_key = limits.key_concurrency is not None or limits.key_rate is not None
+        if queue.keyed and not by_key:
             streams.append(level.stream("keyed_in_order"))
         for stream in streams:
             yield from islice(stream, 1)
-        if queue is not None and queue.keyed and by_key and allowance is not None:
+        if queue.keyed and by_key and allowance is not None:
             for key, wake_at in level.keys_from("", MOST_VISITS):
                 at = allowance.when(key, first=True)
                 if at is not None and (self._earliest is None or max(at, wake_at) < self._earliest):
@@ -224,9 +216,9 @@ class _Level:
         return claim_limits.Due(rowid, run_id, self._priority, wake_at, flow_key, bool(first), suspect)
 
 
-def priorities(unit: UnitOfWork, name: str, queue: Queue | None, until: int = ABOVE_ALL) -> Iterator[int]:
+def priorities(unit: UnitOfWork, name: str, keyed: bool, until: int = ABOVE_ALL) -> Iterator[int]:
     """The priorities of runs due in a queue until then, high first: a few, and more on demand."""
-    queries = ["due_priorities", "due_keyed_priorities"] if queue is not None and queue.keyed else ["due_priorities"]
+    queries = ["due_priorities", "due_keyed_priorities"] if keyed else ["due_priorities"]
     values: dict[str, Any] = {
         "namespace": unit.namespace,
         "queue": name,

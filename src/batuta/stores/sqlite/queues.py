@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from batuta.clock import as_datetime
@@ -25,10 +25,10 @@ class Queue(Struct):
     """A queue's row."""
 
     name: str
-    keyed: bool
-    paused: bool
-    reason: str
-    limits: QueueLimits
+    keyed: bool = False
+    paused: bool = False
+    reason: str = ""
+    limits: QueueLimits = field(default_factory=QueueLimits)
 
 
 class QueueVerbs(Base):
