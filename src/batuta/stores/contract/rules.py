@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from msgspec import MsgspecError
@@ -365,13 +365,13 @@ def is_urgent(kind: MessageKind, *, begun: bool) -> bool:
     return kind not in IN_PAGES and (kind is not MessageKind.CANCEL or not begun)
 
 
-def first_page(messages: Iterable[Message]) -> tuple[list[Message], bool]:
+def first_page(messages: Iterable[Message], counted: Container[MessageKind] = IN_PAGES) -> tuple[list[Message], bool]:
     """The first of these, as many as are read at once, and whether there may be more. The others are not asked for."""
     page: list[Message] = []
     size = 0
     for message in messages:
         page.append(message)
-        if message.kind in IN_PAGES:
+        if message.kind in counted:
             size += len(message.body)
             if size >= PAGE_BYTES:
                 return page, True
@@ -380,14 +380,7 @@ def first_page(messages: Iterable[Message]) -> tuple[list[Message], bool]:
 
 def within_page(messages: Iterable[Message]) -> list[Message]:
     """The first of these, up to PAGE_BYTES of whatever kind, or one longer message. The others are not asked for."""
-    page: list[Message] = []
-    size = 0
-    for message in messages:
-        page.append(message)
-        size += len(message.body)
-        if size >= PAGE_BYTES:
-            break
-    return page
+    return first_page(messages, frozenset(MessageKind))[0]
 
 
 def is_unread(messages: Iterable[Message], change: Change) -> bool:
