@@ -40,7 +40,7 @@ class CrossRunEffects:
         self.refusals: dict[RunId, list[Refusal]] = {}
         self._unit = unit
         self._inbox = InboxWriter(unit)
-        self._taken: frozenset[str] = frozenset()
+        self._taken: set[str] = set()
 
     def write(self, changes: Sequence[Change], repeated: Sequence[Change] = ()) -> None:
         """The effects of `changes`, and of earlier changes those that a store can have refused."""
@@ -149,8 +149,8 @@ class CrossRunEffects:
             send for change in changes if change.effects is not None for send in change.effects.sends if send.again
         ]
         again += [send for change in repeated if change.effects is not None for send in change.effects.sends]
-        if again:
-            self._taken = self._inbox.taken_before([(send.id, send.message.message_id) for send in again])
+        sent = ((send.id, send.message.message_id) for send in again)
+        self._taken = {message_id for id, message_id in sent if self._inbox.was_taken(id, message_id)}
 
     def _send(self, send: Send) -> Refusal | None:
         target = self._inbox.receiver(send.id)
@@ -160,7 +160,7 @@ class CrossRunEffects:
             return None
         if target.closed_at is None:
             self._inbox.deliver(target, send.message)
-        elif not self._inbox.is_known(target, send.message):
+        elif not self._inbox.has(target, send.message.message_id):
             return rules.receiver_closed(send, stored_values.RUN_STATES[target.state])
         return None
 

@@ -86,20 +86,14 @@ def _write(unit: UnitOfWork, fork: Fork, parent: RunId | None, act: Act) -> None
     if fork.letter:
         resolve(unit, [fork.source], LetterState.REPROCESSED, "", [fork.new.run_id])
     if fork.close is not None:
-        _close(unit, source, fork)
+        reason = decode_body(fork.close).reason
+        starts.close(unit, source.run_id, source.head, fork.close, RunState.TERMINATED, reason, quiet=True)
     new = rules.fork_start(fork, source, stored_values.POLICIES[row[_POLICY]], parent)
     _insert(unit, fork, new)
     _fill_inbox(unit, source, fork, new)
     before, after = state_json(source.state), rules.fork_said(fork)
     done = Changed(target=source.id, run_id=str(fork.source), before=before, after=after)
     unit.record(act, [done])
-
-
-def _close(unit: UnitOfWork, source: Run, fork: Fork) -> None:
-    entry = fork.close
-    assert entry is not None  # noqa: S101 - asked before
-    reason = decode_body(entry).reason
-    starts.close(unit, source.run_id, source.head, entry, RunState.TERMINATED, reason, quiet=True)
 
 
 def _insert(unit: UnitOfWork, fork: Fork, new: NewRun) -> None:

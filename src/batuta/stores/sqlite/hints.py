@@ -38,7 +38,6 @@ class Watcher:
         self._ends = (0, 0)
         """The last message and the last entry of the look before."""
         self._schedule_at: int | None = None
-        self._rescheduled = False
 
     def open(self) -> None:
         """From here on nothing is missed: a later listener gets what came before."""
@@ -64,21 +63,19 @@ class Watcher:
             return
         news = self._news()
         if news is not None:
-            hint = Hint(due=True, messages=news, closed=None, answered=None, schedules=self._rescheduled)
-            hint.partners = hint.bus = True
-            self._listeners.tell(hint)
+            self._listeners.tell(news)
             self._pause = SHORTEST_SECONDS
         self._pause = min(self._pause * 1.2, LONGEST_SECONDS)
         self._timer = self._loop.call_later(self._pause, self._look)
 
-    def _news(self) -> list[RunId] | None:
-        """Runs that others sent messages to or closed; None when no other process has committed."""
+    def _news(self) -> Hint | None:
+        """What others may have done; None when no other process has committed."""
         try:
             return self._writer.look(self._compare)
         except (sqlite3.Error, StoreError):
             return None  # the store's users will get the error
 
-    def _compare(self, cursor: sqlite3.Cursor) -> list[RunId] | None:
+    def _compare(self, cursor: sqlite3.Cursor) -> Hint | None:
         # On the writing connection, whose own commits do not count. The ends first: what comes in between is then
         # either below a version that is still the old one, and ours, or above the ends, and looked at.
         unit = self._unit(cursor)
@@ -89,14 +86,22 @@ class Watcher:
         self._connection = cursor.connection
         news = None
         if is_new:
-            news = _since(unit, *self._ends)
             before, self._schedule_at = self._schedule_at, schedule_at(unit)
-            self._rescheduled = self._schedule_at not in (None, before)
+            news = Hint(
+                due=True,
+                messages=_since(unit, *self._ends),
+                closed=None,
+                answered=None,
+                schedules=self._schedule_at not in (None, before),
+                partners=True,
+                bus=True,
+            )
         self._version, self._ends = version, (message, entry)
         return news
 
 
 def _since(unit: UnitOfWork, message: int, entry: int) -> list[RunId]:
+    """Runs that others sent messages to or closed."""
     sent = unit.rows("messages_after", (message, unit.namespace, MOST_NEWS))
     written = unit.rows("entries_after", (entry, MOST_NEWS))
     closed = [row[0] for row in written if row[1] == unit.namespace and row[2] in CLOSING_ENTRIES]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -38,20 +37,14 @@ class InboxWriter:
         row = self._unit.row("receiver", (self._unit.namespace, id))
         return None if row is None else Target(*row)
 
-    def is_known(self, target: Target, message: Message) -> bool:
+    def has(self, target: Target, message_id: str) -> bool:
         """Whether the chain has ever had the message."""
-        return self._has(target, message.message_id)
-
-    def _has(self, target: Target, message_id: str) -> bool:
         return self._unit.finds("message_known", (target.chain_id, self._unit.namespace, message_id))
 
-    def taken_before(self, asked: Sequence[tuple[str, str]]) -> frozenset[str]:
-        """Of messages, given by receiver id and message id: those that a chain of that id has ever had."""
-        return frozenset(message_id for id, message_id in asked if self._was_taken(id, message_id))
-
-    def _was_taken(self, id: str, message_id: str) -> bool:
+    def was_taken(self, id: str, message_id: str) -> bool:
+        """Whether a chain of that id has ever had the message."""
         target = self.receiver(id)
-        if target is not None and self._has(target, message_id):
+        if target is not None and self.has(target, message_id):
             return True
         return self._unit.finds("taken_earlier", (self._unit.namespace, id, message_id))
 
