@@ -81,19 +81,10 @@ class DeadLetterVerbs(Base):
 
 def insert(unit: UnitOfWork, run: Run, new: NewLetter) -> None:
     """The run, which closes now, is a dead letter."""
-    about = (
-        run.id,
-        run.kind.value,
-        run.name,
-        run.queue,
-        run.flow_key,
-        unit.now,
-        new.reason.value,
-        new.error,
-        new.message,
-    )
-    more = (new.fingerprint, new.activity, new.seq, new.attempts, new.keep, new.trace)
-    unit.change("insert_letter", (run.run_id.bytes, unit.namespace, *about, *more))
+    about = (run.id, run.kind.value, run.name, run.queue, run.flow_key, unit.now)
+    error = (new.reason.value, new.error, new.message, new.fingerprint)
+    more = (new.activity, new.seq, new.attempts, new.keep, new.trace)
+    unit.change("insert_letter", (run.run_id.bytes, unit.namespace, *about, *error, *more))
     kind = (new.fingerprint, "open", run.name, new.reason.value, new.error, new.activity)
     unit.change("count_letter", (unit.namespace, *kind, 1, unit.now, unit.now))
 

@@ -114,8 +114,7 @@ Chain = tuple[str, bytes, list[Member]]
 
 
 def _rules(unit: UnitOfWork) -> list[Retention]:
-    rows = unit.rows("retention", (unit.namespace,))
-    return [Retention.stored(*row) for row in rows]
+    return [Retention.stored(*row) for row in unit.rows("retention", (unit.namespace,))]
 
 
 def _members(unit: UnitOfWork, id: str, chain_id: bytes) -> list[Member]:

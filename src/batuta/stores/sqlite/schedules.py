@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from msgspec import convert
-
 from batuta.errors import UnknownSchedule, WrongWorkflow
 from batuta.journal.audit import Act
 from batuta.journal.records import Hint
 from batuta.journal.schedules import DueSchedule, Firing, ScheduleRow
 from batuta.stores.sqlite import starts
 from batuta.stores.sqlite.database.base import Base
-from batuta.stores.sqlite.database.rows import Row
+from batuta.stores.sqlite.database.rows import Row, structs_of
 from batuta.stores.sqlite.database.unit_of_work import UnitOfWork
 
 _FIRST = (-1, "")
@@ -88,6 +86,5 @@ def _fire(unit: UnitOfWork, firing: Firing) -> bool:
 
 
 def _schedule_of(row: Row) -> DueSchedule:
-    *columns, busy = row
-    schedule = dict(zip(ScheduleRow.__struct_fields__, columns, strict=False))
-    return DueSchedule(convert(schedule, ScheduleRow, strict=False), bool(busy))
+    (schedule,) = structs_of(ScheduleRow, [row[:-1]])
+    return DueSchedule(schedule, bool(row[-1]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, TypeVar
+from uuid import UUID
 
-from msgspec import json
+from msgspec import Struct, json, structs
 
 from batuta.ids import RunId, uuid_of
 from batuta.journal.entries import Entry
@@ -21,6 +23,7 @@ from batuta.journal.records import (
 )
 from batuta.stores.contract import rules, stored_values
 
+S = TypeVar("S", bound=Struct)
 Row = tuple[Any, ...]
 
 _strings = json.Decoder(list[str])
@@ -239,6 +242,25 @@ def workers_of(rows: Iterable[Row], now: int) -> list[WorkerView]:
         )
         for worker_id, host, pid, queues, code, lease_until, registered_at, beat_at, runs in rows
     ]
+
+
+def structs_of(kind: type[S], rows: Iterable[Row]) -> list[S]:
+    """Of rows whose columns are the fields of the struct, in their order; the last ones may be left out."""
+    fields = _fields_of(kind)
+    return [kind(**{name: read(value) for (name, read), value in zip(fields, row, strict=False)}) for row in rows]
+
+
+@cache
+def _fields_of(kind: type[Struct]) -> list[tuple[str, Callable[[Any], Any]]]:
+    """Names, with functions of what the columns hold. They do not fail: a damaged row must not hide the others."""
+    return [(field.name, _READ.get(field.type, lambda value: value)) for field in structs.fields(kind)]
+
+
+def _uuid(data: bytes | None) -> UUID | None:
+    return None if data is None else uuid_of(int.from_bytes(data))
+
+
+_READ: dict[object, Callable[[Any], Any]] = {bool: bool, UUID: _uuid, UUID | None: _uuid}
 
 
 def one(cursor: sqlite3.Cursor) -> Row | None:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from msgspec import Struct, convert, structs
+from msgspec import Struct, structs
 
 from batuta.errors import BadData, UnknownRun
 from batuta.ids import RunId
@@ -17,7 +17,7 @@ from batuta.journal.records import Hint, Run
 from batuta.journal.states import RunState
 from batuta.stores.sqlite.database.connection import Q
 from batuta.stores.sqlite.database.errors import translate
-from batuta.stores.sqlite.database.rows import Row, entry_row, one, run_of
+from batuta.stores.sqlite.database.rows import Row, entry_row, one, run_of, structs_of
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
@@ -47,20 +47,14 @@ class UnitOfWork:
         return self.executor.execute(Q[name], values)
 
     def rows(self, name: str, values: Values = ()) -> list[Row]:
-        return self.execute(name, values).fetchall()
+        return self.executor.execute(Q[name], values).fetchall()
 
     def row(self, name: str, values: Values = ()) -> Row | None:
         """The first one."""
-        return one(self.execute(name, values))
+        return one(self.executor.execute(Q[name], values))
 
     def structs(self, kind: type[S], name: str, values: Values = ()) -> list[S]:
-        """Rows whose columns are the fields of the struct, in their order; the last ones may be left out.
-
-        Ids are bytes there, and flags are numbers.
-        """
-        fields = kind.__struct_fields__
-        rows = (dict(zip(fields, row, strict=False)) for row in self.rows(name, values))
-        return [convert(row, kind, strict=False) for row in rows]
+        return structs_of(kind, self.rows(name, values))
 
     def struct(self, kind: type[S], name: str, values: Values = ()) -> S | None:
         """The first of them."""
@@ -74,11 +68,11 @@ class UnitOfWork:
 
     def finds(self, name: str, values: Values = ()) -> bool:
         """Whether there is a row."""
-        return self.row(name, values) is not None
+        return bool(self.executor.execute(Q[name], values).fetchall())
 
     def change(self, name: str, values: Values = ()) -> int:
         """How many rows were written."""
-        return self.execute(name, values).rowcount
+        return self.executor.execute(Q[name], values).rowcount
 
     def wake(self, name: str, values: Values) -> int:
         """The same for a statement that makes runs due."""
