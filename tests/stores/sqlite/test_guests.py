@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from batuta.errors import AlreadyStarted, StoreUnavailable, UnknownRun, WrongTransaction
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.records import IfExists, NewRun, StartOutcome
 from batuta.journal.store import Borrowed
 from batuta.stores.sqlite import caller_transaction
@@ -218,6 +219,14 @@ async def test_others_hear_of_it_when_it_is_committed(
     borrowed.end(commit=True)
     await near.hears(lambda hint: hint.due)
     await far.hears(lambda hint: hint.due)
+
+
+async def test_its_own_process_hears_of_messages_at_once(store: SqliteStore, connection: sqlite3.Connection) -> None:
+    ear = Ear(store)
+    borrowed = await begin(store.borrow(connection))
+    await (await store.enter(connection, [])).publish([NewMessage(topic="orders", id="1", body="{}")])
+    borrowed.end(commit=True)
+    await ear.hears(lambda hint: hint.bus and not hint.partners)  # a look at the file's version hints at everything
 
 
 def as_bytes(data: bytes) -> Any:
