@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
 from batuta.journal import audit
 from batuta.journal.audit import Act, ActFilter, Changed, Recorded, state_json
 from batuta.journal.records import Run
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class AuditVerbs(ABC):
+class AuditVerbs(Base):
     """The part of the store that reads the audit log."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def note_act(self, target: str, act: Act) -> None:
         with self.transaction() as unit:

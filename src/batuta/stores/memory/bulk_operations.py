@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
@@ -14,15 +12,13 @@ from batuta.journal.records import PAUSES, Attempt, Message, MessageKind
 from batuta.journal.states import PARKED, RunState
 from batuta.stores.contract import rules
 from batuta.stores.memory.audit import changed, record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.tables import Row
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class BulkVerbs(ABC):
+class BulkVerbs(Base):
     """The part of the store that holds runs."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         with self.transaction() as unit:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from itertools import repeat
 
 from msgspec.structs import replace
@@ -16,17 +14,13 @@ from batuta.journal.audit import Act
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter, LetterState
 from batuta.stores.contract.dead_letters import changed, cursor_of, grouped, letter_place_of, matches, place_of
 from batuta.stores.memory.audit import record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.tables import NamespaceTables
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class DeadLetterVerbs(ABC):
+class DeadLetterVerbs(Base):
     """The part of the store that is about dead letters."""
-
-    namespace: str
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def letter(self, run_id: RunId) -> DeadLetter:
         with self.transaction() as unit:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 from batuta.errors import AlreadyStarted, BatutaError, LetterResolved, RunMoved, UnknownRun
 from batuta.ids import RunId
@@ -16,16 +14,14 @@ from batuta.journal.states import RunState
 from batuta.journal.store import ForkOutcome
 from batuta.stores.contract import rules
 from batuta.stores.memory.audit import record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.dead_letters import resolve
 from batuta.stores.memory.tables import Row
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class ForkVerbs(ABC):
+class ForkVerbs(Base):
     """The part of the store that makes runs from others."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
         with self.transaction() as unit:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
 
 from batuta.journal.records import LOSSES, Attempt, Pulse, WorkerInfo, loss_number
 from batuta.journal.states import RunState
 from batuta.stores.contract import rules
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.queues import due_at, forget_windows, time_out
 from batuta.stores.memory.unit_of_work import UnitOfWork
-
-
-class HeartbeatHost(Protocol):
-    """The parts of its store that a heartbeat needs."""
-
-    @property
-    def timeline(self) -> str: ...
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
 
 class MemoryHeartbeat:
     """The heartbeat of one worker. Its lock is held while it is open."""
 
-    def __init__(self, home: HeartbeatHost, worker_id: str) -> None:
+    def __init__(self, home: Base, worker_id: str) -> None:
         self._home = home
         self._worker_id = worker_id
 

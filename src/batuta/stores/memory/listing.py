@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections import Counter
-from contextlib import AbstractContextManager
 from uuid import UUID
 
 from batuta.errors import InvalidInput
@@ -13,18 +11,13 @@ from batuta.ids import RunId
 from batuta.journal.queues import StoreGauges
 from batuta.journal.records import Page, Run, RunFilter, WorkerView
 from batuta.journal.states import RunState
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.queues import gauges
-from batuta.stores.memory.tables import NamespaceTables, Registration, Row
-from batuta.stores.memory.unit_of_work import UnitOfWork
+from batuta.stores.memory.tables import Registration, Row
 
 
-class ListingVerbs(ABC):
+class ListingVerbs(Base):
     """The part of the store that lists and counts."""
-
-    _tables: NamespaceTables
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
         before = None if cursor is None else _cursor(cursor)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-
 from batuta.journal.audit import Act, Changed
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.unit_of_work import UnitOfWork
+from batuta.stores.memory.base import Base
 
 
-class MarkVerbs(ABC):
+class MarkVerbs(Base):
     """The store's methods for marks of a namespace."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
         with self.transaction() as unit:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
 
@@ -21,15 +19,13 @@ from batuta.journal.resilience import rates
 from batuta.journal.states import RunState
 from batuta.stores.contract import claim_limits, rules
 from batuta.stores.memory.audit import record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.tables import NamespaceTables, QueueRow, Row
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class QueueVerbs(ABC):
+class QueueVerbs(Base):
     """The part of the store that is about queues."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def limit_queue(
         self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None

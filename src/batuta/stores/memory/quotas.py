@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-
 from msgspec.structs import replace
 
 from batuta.journal.audit import Act, Changed
 from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, grown, holding, spent
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.tables import MemoryDatabase, NamespaceTables
+from batuta.stores.memory.base import Base
+from batuta.stores.memory.tables import NamespaceTables
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class QuotaVerbs(ABC):
+class QuotaVerbs(Base):
     """The part of the store that is about how much a namespace may start."""
-
-    _database: MemoryDatabase
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def set_quota(self, quota: Quota, act: Act | None = None) -> bool:
         with self.transaction() as unit:

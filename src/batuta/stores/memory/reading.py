@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from heapq import nsmallest
 
 from batuta.errors import UnknownRun
@@ -12,18 +10,12 @@ from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import IN_PAGES, Attempt, Message, Output, Receipt, Run, StoredRun, Unread
 from batuta.stores.contract import rules
-from batuta.stores.memory.tables import NamespaceTables, Row
-from batuta.stores.memory.unit_of_work import UnitOfWork
+from batuta.stores.memory.base import Base
+from batuta.stores.memory.tables import Row
 
 
-class ReadingVerbs(ABC):
+class ReadingVerbs(Base):
     """The part of the store that reads existing runs."""
-
-    namespace: str
-    _tables: NamespaceTables
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def get(self, id: str) -> Run:
         with self.transaction():

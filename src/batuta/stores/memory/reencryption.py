@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
 from heapq import nsmallest
 
 from msgspec.structs import replace
@@ -12,15 +10,12 @@ from batuta.ids import RunId
 from batuta.journal.records import Message, Output, OutputKind
 from batuta.journal.reencryption import Rewrite
 from batuta.stores.contract import rules
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.tables import NamespaceTables, Row
-from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class RewritingVerbs(ABC):
+class RewritingVerbs(Base):
     """The part of the store that is about payloads that lie there."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
         with self.transaction() as unit:

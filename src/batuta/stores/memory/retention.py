@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from heapq import nsmallest
 
 from batuta.ids import RunId
@@ -14,15 +12,12 @@ from batuta.journal.records import Run
 from batuta.journal.retention import Pruned, Retention, keep_json, kept_for, shortest, target_of
 from batuta.stores.memory import dead_letters
 from batuta.stores.memory.audit import record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.tables import NamespaceTables, Row
-from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class RetentionVerbs(ABC):
+class RetentionVerbs(Base):
     """The part of the store that is about how long runs are kept."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         with self.transaction() as unit:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
@@ -12,17 +10,13 @@ from batuta.errors import UnknownSchedule
 from batuta.journal.audit import Act, Changed
 from batuta.journal.schedules import DueSchedule, Firing, ScheduleRow
 from batuta.stores.memory.audit import record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.tables import NamespaceTables
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class ScheduleVerbs(ABC):
+class ScheduleVerbs(Base):
     """The part of the store that is about schedules."""
-
-    namespace: str
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
         with self.transaction() as unit:

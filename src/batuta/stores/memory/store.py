@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from msgspec.structs import replace
 
-from batuta.clock import SECOND
 from batuta.errors import RunClosed, WrongTransaction
 from batuta.ids import RunId
 from batuta.journal.audit import Act
@@ -16,7 +15,6 @@ from batuta.journal.quotas import EVERYBODY, MOST_WAITING, WAITING
 from batuta.journal.records import (
     Change,
     Claim,
-    Hint,
     Message,
     NewRun,
     Refusal,
@@ -28,7 +26,6 @@ from batuta.journal.records import (
 from batuta.journal.states import PARKED, RunState
 from batuta.journal.store import Borrowed, CallerTransaction, Heartbeat, Transaction
 from batuta.stores.contract import rules
-from batuta.stores.contract.listeners import Listeners
 from batuta.stores.contract.slot_handover import commit_then_claim
 from batuta.stores.memory.activity_transaction import MemoryTransaction
 from batuta.stores.memory.audit import AuditVerbs, changed, record
@@ -52,7 +49,7 @@ from batuta.stores.memory.server.api_keys import ApiKeyVerbs
 from batuta.stores.memory.server.documents import DocumentVerbs
 from batuta.stores.memory.server.requests import RequestVerbs
 from batuta.stores.memory.starts import find_or_begin, start_many
-from batuta.stores.memory.tables import MemoryDatabase, NamespaceTables, Registration, Row
+from batuta.stores.memory.tables import NamespaceTables, Registration, Row
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 _NO_TRANSACTIONS = "memory:// does not support transaction=: use SQLite or PostgreSQL, also in this test"
@@ -80,67 +77,7 @@ class MemoryStore(
 ):
     """A `Store` in memory."""
 
-    poll_seconds: float | None = None
     hands_over = False
-
-    def __init__(self, database: MemoryDatabase | None = None, namespace: str = "default") -> None:
-        self.namespace = namespace
-        self._database = database or MemoryDatabase()
-        self._tables = self._database.namespaces.setdefault(namespace, NamespaceTables())
-        self.keys = self._database.keys
-        self._listeners = Listeners()
-        self._shift = 0
-
-    async def open(self) -> None:
-        self._listeners.bind()
-        self._database.listeners.append((self.namespace, self._listeners))
-
-    async def close(self) -> None:
-        self._listeners.unbind()
-        everyone = self._database.listeners
-        everyone[:] = [pair for pair in everyone if pair[1] is not self._listeners]
-
-    async def migrate(self, *, plan: bool = False, repair: bool = False) -> list[str]:
-        return []
-
-    def keyed(self, text: str) -> str:
-        return text
-
-    def used_namespaces(self) -> list[str]:
-        of_keys = {key.namespace for key in self.keys.values()} - {"*"}
-        return sorted(of_keys | {name for name, tables in self._database.namespaces.items() if tables.is_used()})
-
-    async def now(self) -> int:
-        return self._now()
-
-    def shift_clock(self, seconds: float) -> None:
-        self._shift += round(seconds * SECOND)
-
-    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
-        return self._listeners.add(callback)
-
-    @property
-    def timeline(self) -> str:
-        return self._database.timeline
-
-    @contextmanager
-    def transaction(self) -> Iterator[UnitOfWork]:
-        """All of a verb happens alone, and at one moment."""
-        with self._database.lock:
-            unit = UnitOfWork(self._tables, self.namespace, self._now(), self._database.numbers)
-            yield unit
-            self._tell(unit.hint)
-
-    def _now(self) -> int:
-        return self._database.clock.now() + self._shift
-
-    def _tell(self, hint: Hint) -> None:
-        told = hint.due or hint.schedules or hint.partners or hint.bus
-        if not (told or hint.messages or hint.closed or hint.answered):
-            return
-        for namespace, listeners in list(self._database.listeners):
-            if namespace == self.namespace:
-                listeners.tell(hint)
 
     # -- runs come in
 

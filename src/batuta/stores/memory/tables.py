@@ -327,4 +327,5 @@ class MemoryDatabase:
         self.numbers = itertools.count(1)
         self.namespaces: dict[str, NamespaceTables] = {}
         self.keys: dict[str, StoredKey] = {}
+        """API keys of all namespaces, by id."""
         self.listeners: list[tuple[str, Listeners]] = []

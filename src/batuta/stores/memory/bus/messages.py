@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 
 from msgspec import structs
 
@@ -23,6 +21,7 @@ from batuta.journal.bus.messages import (
     TopicStatus,
 )
 from batuta.stores.memory.audit import record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.tables import BusTables, DeliveryRow
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -44,11 +43,8 @@ def publish(unit: UnitOfWork, messages: Sequence[NewMessage]) -> list[str]:
     return fresh
 
 
-class BusVerbs(ABC):
+class BusVerbs(Base):
     """The part of the store that is about the bus."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
         with self.transaction() as unit:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -26,16 +24,14 @@ from batuta.journal.flows.records import (
 )
 from batuta.stores.contract import rules
 from batuta.stores.memory.audit import record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.starts import start_many
 from batuta.stores.memory.tables import NamespaceTables
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class FlowVerbs(ABC):
+class FlowVerbs(Base):
     """The part of the store that is about flows."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def put_flow(
         self,

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from batuta.journal.audit import Act, Changed
 from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason, hint_of
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.unit_of_work import UnitOfWork
+from batuta.stores.memory.base import Base
 
 T = TypeVar("T")
 
 
-class PartnerVerbs(ABC):
+class PartnerVerbs(Base):
     """The part of the store that is about partners."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def change_partner(
         self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None

@@ -2,61 +2,52 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-
 from msgspec.structs import replace
 
 from batuta.journal.audit import Act, Changed
 from batuta.journal.server.api_keys import USE_NOTED, StoredKey
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.unit_of_work import UnitOfWork
+from batuta.stores.memory.base import Base
 
 
-class ApiKeyVerbs(ABC):
+class ApiKeyVerbs(Base):
     """The part of the store that is about keys of the server."""
-
-    namespace: str
-    keys: dict[str, StoredKey]
-    """Keys of all namespaces of the database."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def put_api_key(self, key: StoredKey, act: Act | None = None) -> bool:
         with self.transaction() as unit:
-            if key.id in self.keys:
+            if key.id in self._database.keys:
                 return False
             record(unit, act, [Changed(target=key.id)])
-            self.keys[key.id] = replace(key, namespace=self.namespace, created_at=unit.now)
+            self._database.keys[key.id] = replace(key, namespace=self.namespace, created_at=unit.now)
             return True
 
     async def rewrite_api_key(self, id: str, digest: str) -> None:
         with self.transaction():
-            if id in self.keys and self.keys[id].namespace == self.namespace:
-                self.keys[id].digest = digest
+            if id in self._database.keys and self._database.keys[id].namespace == self.namespace:
+                self._database.keys[id].digest = digest
 
     async def api_keys(self) -> list[StoredKey]:
         with self.transaction():
-            return [replace(self.keys[id]) for id in sorted(self.keys) if self.keys[id].namespace == self.namespace]
+            keys = sorted(self._database.keys.items())
+            return [replace(key) for _, key in keys if key.namespace == self.namespace]
 
     async def find_api_key(self, id: str) -> StoredKey | None:
         with self.transaction():
-            return replace(self.keys[id]) if id in self.keys else None
+            return replace(self._database.keys[id]) if id in self._database.keys else None
 
     async def has_api_keys(self) -> bool:
         with self.transaction() as unit:
-            return any(key.is_good(unit.now) for key in self.keys.values())
+            return any(key.is_good(unit.now) for key in self._database.keys.values())
 
     async def note_api_key(self, id: str) -> None:
         with self.transaction() as unit:
-            key = self.keys.get(id)
+            key = self._database.keys.get(id)
             if key is not None and (key.last_used_at is None or key.last_used_at <= unit.now - USE_NOTED):
                 key.last_used_at = unit.now
 
     async def revoke_api_key(self, id: str, after: int = 0, act: Act | None = None) -> bool:
         with self.transaction() as unit:
-            key, at = self.keys.get(id), unit.now + after
+            key, at = self._database.keys.get(id), unit.now + after
             if key is None or key.namespace != self.namespace or (key.revoked_at or at + 1) <= at:
                 return False
             record(unit, act, [Changed(target=id)])

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
 from batuta.journal.audit import Act, Changed
 from batuta.journal.server.documents import Document
 from batuta.stores.memory.audit import record
+from batuta.stores.memory.base import Base
 from batuta.stores.memory.tables import DocumentRow
-from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
-class DocumentVerbs(ABC):
+class DocumentVerbs(Base):
     """The part of the store that is about documents."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
-
-    @abstractmethod
-    def used_namespaces(self) -> list[str]:
-        """Those that have something that `known_namespaces` looks at, by name."""
 
     async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         with self.transaction() as unit:
@@ -58,4 +49,6 @@ class DocumentVerbs(ABC):
 
     async def known_namespaces(self, after: str = "", limit: int = 1_000) -> list[str]:
         with self.transaction():
-            return [name for name in self.used_namespaces() if name > after][:limit]
+            of_keys = {key.namespace for key in self._database.keys.values()} - {"*"}
+            used = of_keys | {name for name, tables in self._database.namespaces.items() if tables.is_used()}
+            return sorted(name for name in used if name > after)[:limit]

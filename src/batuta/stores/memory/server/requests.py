@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-
 from msgspec.structs import replace
 
 from batuta.journal.server.requests import PRUNE_EVERY, KeptRequest
-from batuta.stores.memory.unit_of_work import UnitOfWork
+from batuta.stores.memory.base import Base
 
 
-class RequestVerbs(ABC):
+class RequestVerbs(Base):
     """The part of the store that is about requests."""
 
     _begun = 0
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
         with self.transaction() as unit:

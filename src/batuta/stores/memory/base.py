@@ -1,0 +1,72 @@
+"""Shared by all methods of the store: the tables, one unit of work a verb, and the hints to listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from batuta.clock import SECOND
+from batuta.journal.records import Hint
+from batuta.stores.contract.listeners import Listeners
+from batuta.stores.memory.tables import MemoryDatabase, NamespaceTables
+from batuta.stores.memory.unit_of_work import UnitOfWork
+
+
+class Base:
+    """One namespace of one database."""
+
+    poll_seconds: float | None = None
+
+    def __init__(self, database: MemoryDatabase | None = None, namespace: str = "default") -> None:
+        self.namespace = namespace
+        self._database = database or MemoryDatabase()
+        self._tables = self._database.namespaces.setdefault(namespace, NamespaceTables())
+        self._listeners = Listeners()
+        self._shift = 0
+
+    async def open(self) -> None:
+        self._listeners.bind()
+        self._database.listeners.append((self.namespace, self._listeners))
+
+    async def close(self) -> None:
+        self._listeners.unbind()
+        everyone = self._database.listeners
+        everyone[:] = [pair for pair in everyone if pair[1] is not self._listeners]
+
+    async def migrate(self, *, plan: bool = False, repair: bool = False) -> list[str]:
+        return []
+
+    def keyed(self, text: str) -> str:
+        return text
+
+    async def now(self) -> int:
+        return self._now()
+
+    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
+        return self._listeners.add(callback)
+
+    def shift_clock(self, seconds: float) -> None:
+        self._shift += round(seconds * SECOND)
+
+    @property
+    def timeline(self) -> str:
+        return self._database.timeline
+
+    @contextmanager
+    def transaction(self) -> Iterator[UnitOfWork]:
+        """All of a verb happens alone, and at one moment."""
+        with self._database.lock:
+            unit = UnitOfWork(self._tables, self.namespace, self._now(), self._database.numbers)
+            yield unit
+            self._tell(unit.hint)
+
+    def _now(self) -> int:
+        return self._database.clock.now() + self._shift
+
+    def _tell(self, hint: Hint) -> None:
+        told = hint.due or hint.schedules or hint.partners or hint.bus
+        if not (told or hint.messages or hint.closed or hint.answered):
+            return
+        for namespace, listeners in list(self._database.listeners):
+            if namespace == self.namespace:
+                listeners.tell(hint)
