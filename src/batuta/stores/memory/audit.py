@@ -9,29 +9,29 @@ from msgspec.structs import replace
 from batuta.journal import audit
 from batuta.journal.audit import Act, ActFilter, Changed, Recorded, state_json
 from batuta.journal.records import Run
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class AuditVerbs(Base):
     """The part of the store that reads the audit log."""
 
-    async def note_act(self, target: str, act: Act) -> None:
-        with self.transaction() as unit:
-            record(unit, act, [Changed(target=target)])
+    @verb
+    def note_act(self, unit: UnitOfWork, target: str, act: Act) -> None:
+        record(unit, act, [Changed(target=target)])
 
-    async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
-        with self.transaction() as unit:
-            return [replace(row) for row in unit.tables.audit[after : after + limit]]
+    @verb
+    def audit(self, unit: UnitOfWork, after: int = 0, limit: int = 1_000) -> list[Recorded]:
+        return [replace(row) for row in unit.tables.audit[after : after + limit]]
 
-    async def audit_head(self) -> tuple[int, str]:
-        with self.transaction() as unit:
-            return _head(unit)[:2]
+    @verb
+    def audit_head(self, unit: UnitOfWork) -> tuple[int, str]:
+        return _head(unit)[:2]
 
-    async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
-        with self.transaction() as unit:
-            rows = unit.tables.audit if before is None else unit.tables.audit[: max(before - 1, 0)]
-            return [replace(row) for row in reversed(rows) if _matches(where, row)][:limit]
+    @verb
+    def acts(self, unit: UnitOfWork, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
+        rows = unit.tables.audit if before is None else unit.tables.audit[: max(before - 1, 0)]
+        return [replace(row) for row in reversed(rows) if _matches(where, row)][:limit]
 
 
 def record(unit: UnitOfWork, act: Act | None, changed: Iterable[Changed]) -> None:

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
 from batuta.stores.contract.listeners import Listeners
 from batuta.stores.memory.tables import MemoryDatabase, NamespaceTables
 from batuta.stores.memory.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+P = ParamSpec("P")
+S = TypeVar("S", bound="Base")
+
+
+def verb(
+    work: Callable[Concatenate[S, UnitOfWork, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """A method of the store that is one unit of work: all of it happens alone, and at one moment.
+
+    It is written as a plain function, which cannot wait for anything in between.
+    """
+
+    @wraps(work)
+    async def done(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._database.lock:
+            unit = self._unit()
+            answer = work(self, unit, *args, **kwargs)
+            self._tell(unit.hint)
+            return answer
+
+    return done
 
 
 class Base:
@@ -54,11 +79,14 @@ class Base:
 
     @contextmanager
     def transaction(self) -> Iterator[UnitOfWork]:
-        """All of a verb happens alone, and at one moment."""
+        """The same for a block: all of it happens alone, and at one moment."""
         with self._database.lock:
-            unit = UnitOfWork(self._tables, self.namespace, self._now(), self._database.numbers)
+            unit = self._unit()
             yield unit
             self._tell(unit.hint)
+
+    def _unit(self) -> UnitOfWork:
+        return UnitOfWork(self._tables, self.namespace, self._now(), self._database.numbers)
 
     def _now(self) -> int:
         return self._database.clock.now() + self._shift

@@ -12,7 +12,7 @@ from batuta.journal.records import PAUSES, Attempt, Message, MessageKind
 from batuta.journal.states import PARKED, RunState
 from batuta.stores.contract import rules
 from batuta.stores.memory.audit import changed, record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.tables import Row
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -20,44 +20,44 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 class BulkVerbs(Base):
     """The part of the store that holds runs."""
 
-    async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        with self.transaction() as unit:
-            rows = [row for row in _open(unit, run_ids) if _may_pause(unit, row)]
-            after = [RunState.PAUSED if row.run.owner is None else row.run.state for row in rows]
-            record(unit, act, [changed(row.run, state) for row, state in zip(rows, after, strict=True)])
-            for row in rows:
-                _pause(unit, row, act.reason)
-            return [row.run.run_id for row in rows]
+    @verb
+    def pause_runs(self, unit: UnitOfWork, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        rows = [row for row in _open(unit, run_ids) if _may_pause(unit, row)]
+        after = [RunState.PAUSED if row.run.owner is None else row.run.state for row in rows]
+        record(unit, act, [changed(row.run, state) for row, state in zip(rows, after, strict=True)])
+        for row in rows:
+            _pause(unit, row, act.reason)
+        return [row.run.run_id for row in rows]
 
-    async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        with self.transaction() as unit:
-            rows = [row for row in _open(unit, run_ids) if _is_held(unit, row)]
-            record(unit, act, [changed(row.run, _resumed_state(row)) for row in rows])
-            for row in rows:
-                _resume(unit, row)
-            return [row.run.run_id for row in rows]
+    @verb
+    def resume_runs(self, unit: UnitOfWork, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        rows = [row for row in _open(unit, run_ids) if _is_held(unit, row)]
+        record(unit, act, [changed(row.run, _resumed_state(row)) for row in rows])
+        for row in rows:
+            _resume(unit, row)
+        return [row.run.run_id for row in rows]
 
-    async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
-        with self.transaction() as unit:
-            rows = [row for row in _open(unit, run_ids) if _cancel(unit, row, reason)]
-            record(unit, act, [changed(row.run, row.run.state) for row in rows])
-            return [row.run.run_id for row in rows]
+    @verb
+    def cancel_runs(self, unit: UnitOfWork, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
+        rows = [row for row in _open(unit, run_ids) if _cancel(unit, row, reason)]
+        record(unit, act, [changed(row.run, row.run.state) for row in rows])
+        return [row.run.run_id for row in rows]
 
-    async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
-        with self.transaction() as unit:
-            rows = [row for row in _open(unit, run_ids) if _is_unbegun(unit, row)]
-            for row in rows:
-                entry = rules.cancelled_entry(unit.now, reason)
-                unit.close_from_outside(row, entry, RunState.CANCELLED, reason)
-            return [row.run.run_id for row in rows]
+    @verb
+    def end_unbegun(self, unit: UnitOfWork, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
+        rows = [row for row in _open(unit, run_ids) if _is_unbegun(unit, row)]
+        for row in rows:
+            entry = rules.cancelled_entry(unit.now, reason)
+            unit.close_from_outside(row, entry, RunState.CANCELLED, reason)
+        return [row.run.run_id for row in rows]
 
-    async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
-        with self.transaction() as unit:
-            rows = _open(unit, run_ids)
-            record(unit, act, [changed(row.run, RunState.TERMINATED) for row in rows])
-            for row in rows:
-                _terminate(unit, row, reason)
-            return [row.run.run_id for row in rows]
+    @verb
+    def terminate_runs(self, unit: UnitOfWork, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
+        rows = _open(unit, run_ids)
+        record(unit, act, [changed(row.run, RunState.TERMINATED) for row in rows])
+        for row in rows:
+            _terminate(unit, row, reason)
+        return [row.run.run_id for row in rows]
 
 
 def _cancel(unit: UnitOfWork, row: Row, reason: str) -> bool:

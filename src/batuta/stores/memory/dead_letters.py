@@ -14,7 +14,7 @@ from batuta.journal.audit import Act
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter, LetterState
 from batuta.stores.contract.dead_letters import changed, cursor_of, grouped, letter_place_of, matches, place_of
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.tables import NamespaceTables
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -22,39 +22,43 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 class DeadLetterVerbs(Base):
     """The part of the store that is about dead letters."""
 
-    async def letter(self, run_id: RunId) -> DeadLetter:
-        with self.transaction() as unit:
-            found = unit.tables.letters.get(run_id)
-            if found is None:
-                raise UnknownLetter(str(run_id))
-            return replace(found)
+    @verb
+    def letter(self, unit: UnitOfWork, run_id: RunId) -> DeadLetter:
+        found = unit.tables.letters.get(run_id)
+        if found is None:
+            raise UnknownLetter(str(run_id))
+        return replace(found)
 
-    async def letters(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterPage:
+    @verb
+    def letters(
+        self, unit: UnitOfWork, where: LetterFilter, cursor: str | None = None, limit: int = 50
+    ) -> DeadLetterPage:
         before = letter_place_of(cursor)
-        with self.transaction() as unit:
-            found = _newest_first(unit.tables, where)
-            rest = [replace(each) for each in found if before is None or (as_micros(each.at), each.run_id) < before]
+        found = _newest_first(unit.tables, where)
+        rest = [replace(each) for each in found if before is None or (as_micros(each.at), each.run_id) < before]
         page = rest[:limit]
         return DeadLetterPage(page, cursor_of(page[-1].at, page[-1].run_id) if len(rest) > limit else None)
 
-    async def letter_groups(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterGroups:
+    @verb
+    def letter_groups(
+        self, unit: UnitOfWork, where: LetterFilter, cursor: str | None = None, limit: int = 50
+    ) -> DeadLetterGroups:
         before = place_of(cursor)
-        with self.transaction() as unit:
-            groups = grouped(replace(each) for each in _newest_first(unit.tables, where))
+        groups = grouped(replace(each) for each in _newest_first(unit.tables, where))
         rest = [group for group in groups if before is None or (as_micros(group.last_at), group.fingerprint) < before]
         page = rest[:limit]
         return DeadLetterGroups(page, cursor_of(page[-1].last_at, page[-1].fingerprint) if len(rest) > limit else None)
 
-    async def count_letters(self, where: LetterFilter) -> int:
-        with self.transaction() as unit:
-            return sum(matches(where, each) for each in unit.tables.letters.values())
+    @verb
+    def count_letters(self, unit: UnitOfWork, where: LetterFilter) -> int:
+        return sum(matches(where, each) for each in unit.tables.letters.values())
 
-    async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        with self.transaction() as unit:
-            discarded = resolve(unit, run_ids, LetterState.DISCARDED, act.reason)
-            letters = [unit.tables.letters[run_id] for run_id in discarded]
-            record(unit, act, (changed(letter, LetterState.DISCARDED) for letter in letters))
-            return discarded
+    @verb
+    def discard_letters(self, unit: UnitOfWork, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        discarded = resolve(unit, run_ids, LetterState.DISCARDED, act.reason)
+        letters = [unit.tables.letters[run_id] for run_id in discarded]
+        record(unit, act, (changed(letter, LetterState.DISCARDED) for letter in letters))
+        return discarded
 
 
 def resolve(

@@ -14,7 +14,7 @@ from batuta.journal.states import RunState
 from batuta.journal.store import ForkOutcome
 from batuta.stores.contract import rules
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.dead_letters import resolve
 from batuta.stores.memory.tables import Row
 from batuta.stores.memory.unit_of_work import UnitOfWork
@@ -23,9 +23,9 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 class ForkVerbs(Base):
     """The part of the store that makes runs from others."""
 
-    async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
-        with self.transaction() as unit:
-            return [_fork(unit, fork, act) for fork in forks]
+    @verb
+    def fork(self, unit: UnitOfWork, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+        return [_fork(unit, fork, act) for fork in forks]
 
 
 def _fork(unit: UnitOfWork, fork: Fork, act: Act) -> ForkOutcome:

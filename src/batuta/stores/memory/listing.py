@@ -11,43 +11,45 @@ from batuta.ids import RunId
 from batuta.journal.queues import StoreGauges
 from batuta.journal.records import Page, Run, RunFilter, WorkerView
 from batuta.journal.states import RunState
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.queues import gauges
-from batuta.stores.memory.tables import Registration, Row
+from batuta.stores.memory.tables import NamespaceTables, Registration, Row
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class ListingVerbs(Base):
     """The part of the store that lists and counts."""
 
-    async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
+    @verb
+    def list_runs(self, unit: UnitOfWork, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
         before = None if cursor is None else _cursor(cursor)
-        with self.transaction():
-            found = sorted(self._matching(where), key=lambda row: row.run.run_id, reverse=True)
-            rest = [row.snapshot() for row in found if before is None or row.run.run_id < before]
+        found = sorted(_matching(unit.tables, where), key=lambda row: row.run.run_id, reverse=True)
+        rest = [row.snapshot() for row in found if before is None or row.run.run_id < before]
         page = rest[:limit]
         return Page(page, str(page[-1].run_id) if len(rest) > limit else None)
 
-    async def count_runs(self, where: RunFilter) -> int:
-        with self.transaction():
-            return len(self._matching(where))
+    @verb
+    def count_runs(self, unit: UnitOfWork, where: RunFilter) -> int:
+        return len(_matching(unit.tables, where))
 
-    async def count_states(self, where: RunFilter) -> dict[RunState, int]:
-        with self.transaction():
-            return dict(Counter(row.run.state for row in self._matching(where)))
+    @verb
+    def count_states(self, unit: UnitOfWork, where: RunFilter) -> dict[RunState, int]:
+        return dict(Counter(row.run.state for row in _matching(unit.tables, where)))
 
-    async def gauges(self) -> StoreGauges:
-        with self.transaction() as unit:
-            return gauges(unit.tables, unit.now)
+    @verb
+    def gauges(self, unit: UnitOfWork) -> StoreGauges:
+        return gauges(unit.tables, unit.now)
 
-    async def workers(self) -> list[WorkerView]:
-        with self.transaction() as unit:
-            owned = Counter(row.run.owner for row in self._tables.rows.values())
-            known = sorted(self._tables.workers.items())
-            return [_view(worker, unit.now, owned[worker_id]) for worker_id, worker in known]
+    @verb
+    def workers(self, unit: UnitOfWork) -> list[WorkerView]:
+        owned = Counter(row.run.owner for row in unit.tables.rows.values())
+        known = sorted(unit.tables.workers.items())
+        return [_view(worker, unit.now, owned[worker_id]) for worker_id, worker in known]
 
-    def _matching(self, where: RunFilter) -> list[Row]:
-        rows = [row for row in self._tables.rows.values() if _matches(where, row.run)]
-        return [row for row in rows if row.failures() >= where.retrying] if where.retrying else rows
+
+def _matching(room: NamespaceTables, where: RunFilter) -> list[Row]:
+    rows = [row for row in room.rows.values() if _matches(where, row.run)]
+    return [row for row in rows if row.failures() >= where.retrying] if where.retrying else rows
 
 
 def _view(known: Registration, now: int, runs: int) -> WorkerView:

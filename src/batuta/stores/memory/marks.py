@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from batuta.journal.audit import Act, Changed
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class MarkVerbs(Base):
     """The store's methods for marks of a namespace."""
 
-    async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            if unit.tables.marks.get(name) == value:
-                return False
-            record(unit, act, [Changed(target=name)])
-            unit.tables.marks[name] = value
-            return True
+    @verb
+    def set_mark(self, unit: UnitOfWork, name: str, value: str, act: Act | None = None) -> bool:
+        if unit.tables.marks.get(name) == value:
+            return False
+        record(unit, act, [Changed(target=name)])
+        unit.tables.marks[name] = value
+        return True
 
-    async def clear_mark(self, name: str, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            if unit.tables.marks.pop(name, None) is None:
-                return False
-            record(unit, act, [Changed(target=name)])
-            return True
+    @verb
+    def clear_mark(self, unit: UnitOfWork, name: str, act: Act | None = None) -> bool:
+        if unit.tables.marks.pop(name, None) is None:
+            return False
+        record(unit, act, [Changed(target=name)])
+        return True
 
-    async def marks(self) -> dict[str, str]:
-        with self.transaction() as unit:
-            return dict(sorted(unit.tables.marks.items()))
+    @verb
+    def marks(self, unit: UnitOfWork) -> dict[str, str]:
+        return dict(sorted(unit.tables.marks.items()))

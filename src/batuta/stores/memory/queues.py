@@ -19,7 +19,7 @@ from batuta.journal.resilience import rates
 from batuta.journal.states import RunState
 from batuta.stores.contract import claim_limits, rules
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.tables import NamespaceTables, QueueRow, Row
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -27,45 +27,45 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 class QueueVerbs(Base):
     """The part of the store that is about queues."""
 
-    async def limit_queue(
-        self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None
+    @verb
+    def limit_queue(
+        self, unit: UnitOfWork, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None
     ) -> None:
-        with self.transaction() as unit:
-            record(unit, act, [Changed(target=name)])
-            row = unit.tables.queues.setdefault(name, QueueRow())
-            row.limits = replace(row.limits, **{limit: getattr(limits, limit) for limit in only})
-            unit.hint.due = True
+        record(unit, act, [Changed(target=name)])
+        row = unit.tables.queues.setdefault(name, QueueRow())
+        row.limits = replace(row.limits, **{limit: getattr(limits, limit) for limit in only})
+        unit.hint.due = True
 
-    async def pause_queue(self, name: str, paused: bool, reason: str = "", act: Act | None = None) -> None:
-        with self.transaction() as unit:
-            record(unit, act, [Changed(target=name)])
-            row = unit.tables.queues.setdefault(name, QueueRow())
-            row.paused, row.reason = paused, reason if paused else ""
-            unit.hint.due = not paused
+    @verb
+    def pause_queue(self, unit: UnitOfWork, name: str, paused: bool, reason: str = "", act: Act | None = None) -> None:
+        record(unit, act, [Changed(target=name)])
+        row = unit.tables.queues.setdefault(name, QueueRow())
+        row.paused, row.reason = paused, reason if paused else ""
+        unit.hint.due = not paused
 
-    async def queues(self) -> list[QueueInfo]:
-        with self.transaction() as unit:
-            return views(unit.tables, unit.now)
+    @verb
+    def queues(self, unit: UnitOfWork) -> list[QueueInfo]:
+        return views(unit.tables, unit.now)
 
-    async def hasten(self, until: int, limit: int, *, asleep: int = 0) -> int:
-        with self.transaction() as unit:
-            now = unit.now
-            waiting = [(run.wake_at, run) for row in unit.tables.open.values() if (run := row.run).wake_at is not None]
-            late = [
-                run
-                for at, run in sorted(waiting, key=lambda one: one[0])
-                if now < at <= (until + asleep if run.head >= 0 else until) and (run.head >= 0 or run.created_at > now)
-            ][:limit]
-            for run in late:
-                run.wake_at = now
-            unit.hint.due = bool(late)
-            return len(late)
+    @verb
+    def hasten(self, unit: UnitOfWork, until: int, limit: int, *, asleep: int = 0) -> int:
+        now = unit.now
+        waiting = [(run.wake_at, run) for row in unit.tables.open.values() if (run := row.run).wake_at is not None]
+        late = [
+            run
+            for at, run in sorted(waiting, key=lambda one: one[0])
+            if now < at <= (until + asleep if run.head >= 0 else until) and (run.head >= 0 or run.created_at > now)
+        ][:limit]
+        for run in late:
+            run.wake_at = now
+        unit.hint.due = bool(late)
+        return len(late)
 
-    async def due_at(self, worker: WorkerInfo) -> int | None:
-        with self.transaction() as unit:
-            # There may be no heartbeat here: a claim also ends runs that have timed out.
-            times = [due_at(unit, worker), *(overtime_at(row) for row in unit.tables.open.values())]
-            return min((at for at in times if at is not None), default=None)
+    @verb
+    def due_at(self, unit: UnitOfWork, worker: WorkerInfo) -> int | None:
+        # There may be no heartbeat here: a claim also ends runs that have timed out.
+        times = [due_at(unit, worker), *(overtime_at(row) for row in unit.tables.open.values())]
+        return min((at for at in times if at is not None), default=None)
 
 
 def views(room: NamespaceTables, now: int) -> list[QueueInfo]:

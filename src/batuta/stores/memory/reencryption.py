@@ -10,36 +10,37 @@ from batuta.ids import RunId
 from batuta.journal.records import Message, Output, OutputKind
 from batuta.journal.reencryption import Rewrite
 from batuta.stores.contract import rules
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.tables import NamespaceTables, Row
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class RewritingVerbs(Base):
     """The part of the store that is about payloads that lie there."""
 
-    async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
-        with self.transaction() as unit:
-            inbox = unit.tables.inbox(chain_id)
-            found = inbox.kept | inbox.unread
-            return rules.within_page(found[one] for one in nsmallest(limit, (one for one in found if one > after)))
+    @verb
+    def inbox(self, unit: UnitOfWork, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
+        inbox = unit.tables.inbox(chain_id)
+        found = inbox.kept | inbox.unread
+        return rules.within_page(found[one] for one in nsmallest(limit, (one for one in found if one > after)))
 
-    async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
-        with self.transaction() as unit:
-            answers = unit.tables.answers
-            names = nsmallest(limit, (name for chain, name in answers if chain == chain_id and name > after))
-            return [answers[chain_id, name] for name in names]
+    @verb
+    def answers_of(self, unit: UnitOfWork, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
+        answers = unit.tables.answers
+        names = nsmallest(limit, (name for chain, name in answers if chain == chain_id and name > after))
+        return [answers[chain_id, name] for name in names]
 
-    async def rewrite(self, changed: Rewrite) -> bool:
-        with self.transaction() as unit:
-            row = unit.tables.rows.get(changed.run_id)
-            if row is None or row.is_open:
-                return False
-            _rewrite_run(row, changed)
-            _rewrite_chain(unit.tables, row.run.chain_id, changed)
-            letter = unit.tables.letters.get(changed.run_id)
-            if changed.letter is not None and letter is not None:
-                letter.message = changed.letter
-            return True
+    @verb
+    def rewrite(self, unit: UnitOfWork, changed: Rewrite) -> bool:
+        row = unit.tables.rows.get(changed.run_id)
+        if row is None or row.is_open:
+            return False
+        _rewrite_run(row, changed)
+        _rewrite_chain(unit.tables, row.run.chain_id, changed)
+        letter = unit.tables.letters.get(changed.run_id)
+        if changed.letter is not None and letter is not None:
+            letter.message = changed.letter
+        return True
 
 
 def _rewrite_run(row: Row, changed: Rewrite) -> None:

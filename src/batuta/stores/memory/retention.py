@@ -12,57 +12,58 @@ from batuta.journal.records import Run
 from batuta.journal.retention import Pruned, Retention, keep_json, kept_for, shortest, target_of
 from batuta.stores.memory import dead_letters
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.tables import NamespaceTables, Row
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class RetentionVerbs(Base):
     """The part of the store that is about how long runs are kept."""
 
-    async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        with self.transaction() as unit:
-            runs = [row.run for row in _families(unit.tables, run_ids)]
-            record(unit, act, [_deleted(run) for run in runs])
-            _erase(unit.tables, [run.run_id for run in runs])
-            return [run.run_id for run in runs]
+    @verb
+    def delete_runs(self, unit: UnitOfWork, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        runs = [row.run for row in _families(unit.tables, run_ids)]
+        record(unit, act, [_deleted(run) for run in runs])
+        _erase(unit.tables, [run.run_id for run in runs])
+        return [run.run_id for run in runs]
 
-    async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            known = unit.tables.retention
-            before = known.get((rule.workflow, rule.state))
-            if before == rule:
-                return False
-            record(unit, act, [_ruled(rule.workflow, rule.state, before, rule)])
-            known[rule.workflow, rule.state] = rule
-            return True
+    @verb
+    def set_retention(self, unit: UnitOfWork, rule: Retention, act: Act | None = None) -> bool:
+        known = unit.tables.retention
+        before = known.get((rule.workflow, rule.state))
+        if before == rule:
+            return False
+        record(unit, act, [_ruled(rule.workflow, rule.state, before, rule)])
+        known[rule.workflow, rule.state] = rule
+        return True
 
-    async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            before = unit.tables.retention.pop((name, state), None)
-            if before is not None:
-                record(unit, act, [_ruled(name, state, before, None)])
-            return before is not None
+    @verb
+    def drop_retention(self, unit: UnitOfWork, name: str, state: str, act: Act | None = None) -> bool:
+        before = unit.tables.retention.pop((name, state), None)
+        if before is not None:
+            record(unit, act, [_ruled(name, state, before, None)])
+        return before is not None
 
-    async def retention(self) -> list[Retention]:
-        with self.transaction() as unit:
-            return _rules(unit.tables)
+    @verb
+    def retention(self, unit: UnitOfWork) -> list[Retention]:
+        return _rules(unit.tables)
 
-    async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
-        with self.transaction() as unit:
-            room, rules = unit.tables, _rules(unit.tables)
-            least = shortest(rules)
-            if least is None:
-                return Pruned(0, None)
-            page = nsmallest(limit, (run_id for run_id in room.rows if after is None or run_id > after))
-            chains = {room.rows[run_id].run.chain_id: None for run_id in page}
-            if dry_run:  # a chain that stays is found by each of its runs: it counts where its first one is
-                chains = {run_id: None for run_id in page if run_id in chains}
-            over = [chain for chain_id in chains if _is_over(room, chain := room.chain(chain_id), rules, unit.now)]
-            if not dry_run:
-                _erase(room, [row.run.run_id for chain in over for row in chain])
-            young = all(room.rows[run_id].run.created_at > unit.now - least for run_id in page if run_id in room.rows)
-            done = len(page) < limit or (young and not over)
-            return Pruned(sum(map(len, over)), None if done else page[-1])
+    @verb
+    def prune(self, unit: UnitOfWork, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
+        room, rules = unit.tables, _rules(unit.tables)
+        least = shortest(rules)
+        if least is None:
+            return Pruned(0, None)
+        page = nsmallest(limit, (run_id for run_id in room.rows if after is None or run_id > after))
+        chains = {room.rows[run_id].run.chain_id: None for run_id in page}
+        if dry_run:  # a chain that stays is found by each of its runs: it counts where its first one is
+            chains = {run_id: None for run_id in page if run_id in chains}
+        over = [chain for chain_id in chains if _is_over(room, chain := room.chain(chain_id), rules, unit.now)]
+        if not dry_run:
+            _erase(room, [row.run.run_id for chain in over for row in chain])
+        young = all(room.rows[run_id].run.created_at > unit.now - least for run_id in page if run_id in room.rows)
+        done = len(page) < limit or (young and not over)
+        return Pruned(sum(map(len, over)), None if done else page[-1])
 
 
 def _erase(room: NamespaceTables, run_ids: Sequence[RunId]) -> None:

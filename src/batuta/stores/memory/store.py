@@ -29,6 +29,7 @@ from batuta.stores.contract import rules
 from batuta.stores.contract.slot_handover import commit_then_claim
 from batuta.stores.memory.activity_transaction import MemoryTransaction
 from batuta.stores.memory.audit import AuditVerbs, changed, record
+from batuta.stores.memory.base import verb
 from batuta.stores.memory.bulk_operations import BulkVerbs
 from batuta.stores.memory.bus.messages import BusVerbs
 from batuta.stores.memory.commits import Commit
@@ -81,10 +82,10 @@ class MemoryStore(
 
     # -- runs come in
 
-    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
+    @verb
+    def start_many(self, unit: UnitOfWork, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         runs = list(runs)  # that may raise: not after some of them were written
-        with self.transaction() as unit:
-            return start_many(unit, runs, after)
+        return start_many(unit, runs, after)
 
     async def enter(self, transaction: object, runs: Sequence[NewRun]) -> CallerTransaction:
         raise WrongTransaction(_NO_TRANSACTIONS)
@@ -92,22 +93,22 @@ class MemoryStore(
     def borrow(self, connection: object) -> Borrowed:
         raise WrongTransaction(_NO_TRANSACTIONS)
 
-    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
-        with self.transaction() as unit:
-            row, is_new = find_or_begin(unit, run)
-            if message is not None:
-                self._send(unit, row, message)
-            return row.snapshot(), is_new
+    @verb
+    def start(self, unit: UnitOfWork, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
+        row, is_new = find_or_begin(unit, run)
+        if message is not None:
+            self._send(unit, row, message)
+        return row.snapshot(), is_new
 
-    async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            return self._send(unit, unit.row(run_id), message, act)
+    @verb
+    def send(self, unit: UnitOfWork, run_id: RunId, message: Message, act: Act | None = None) -> bool:
+        return self._send(unit, unit.row(run_id), message, act)
 
     def _send(self, unit: UnitOfWork, row: Row, message: Message, act: Act | None = None) -> bool:
-        target = self._tables.open_row_of_chain(row)
+        target = unit.tables.open_row_of_chain(row)
         chain_id, message_id = row.run.chain_id, message.message_id
-        known = message_id in self._tables.inbox(chain_id).known
-        if known and (target is None or not self._tables.forget_rejected(chain_id, message_id)):
+        known = message_id in unit.tables.inbox(chain_id).known
+        if known and (target is None or not unit.tables.forget_rejected(chain_id, message_id)):
             return False
         if target is None:
             raise RunClosed(row.run.id, row.run.state)
@@ -117,7 +118,7 @@ class MemoryStore(
         return unit.deliver(target, message)
 
     def _refuse_when_full(self, unit: UnitOfWork, row: Row) -> None:
-        unread = self._tables.inbox(row.run.chain_id).unread
+        unread = unit.tables.inbox(row.run.chain_id).unread
         waiting = len(unread) - (f"start:{row.run.chain_id}" in unread)
         others = self._database.namespaces.get(EVERYBODY, NamespaceTables()).quotas
         quota = unit.tables.quotas.get(WAITING) or others.get(WAITING)
@@ -125,45 +126,45 @@ class MemoryStore(
         if most is not None and waiting >= most:
             raise rules.inbox_full(self.namespace, row.run.id, int(most))
 
-    async def unpark(self, run_id: RunId, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            run = unit.row(run_id).run
-            if run.state not in PARKED:
-                return False
-            record(unit, act, [changed(run, RunState.WAITING)])
-            run.state, run.wake_at, run.deaths, run.reason, run.failed_code = RunState.WAITING, unit.now, 0, "", []
-            unit.hint.due = True
-            return True
+    @verb
+    def unpark(self, unit: UnitOfWork, run_id: RunId, act: Act | None = None) -> bool:
+        run = unit.row(run_id).run
+        if run.state not in PARKED:
+            return False
+        record(unit, act, [changed(run, RunState.WAITING)])
+        run.state, run.wake_at, run.deaths, run.reason, run.failed_code = RunState.WAITING, unit.now, 0, "", []
+        unit.hint.due = True
+        return True
 
     # -- runs are worked on
 
-    async def register(self, worker: WorkerInfo) -> int:
-        with self.transaction() as unit:
-            copy = replace(worker, queues=list(worker.queues), code=dict(worker.code))
-            self._tables.workers[worker.worker_id] = Registration(copy, unit.now + worker.lease, unit.now, unit.now)
-            return unit.now
+    @verb
+    def register(self, unit: UnitOfWork, worker: WorkerInfo) -> int:
+        copy = replace(worker, queues=list(worker.queues), code=dict(worker.code))
+        unit.tables.workers[worker.worker_id] = Registration(copy, unit.now + worker.lease, unit.now, unit.now)
+        return unit.now
 
-    async def retire(self, worker_id: str) -> None:
-        with self.transaction() as unit:
-            self._tables.workers.pop(worker_id, None)
-            mine = [row for row in self._tables.open.values() if row.run.owner == worker_id]
-            for row in mine:
-                unit.set_free(row)
-            unit.hint.due = bool(mine)
+    @verb
+    def retire(self, unit: UnitOfWork, worker_id: str) -> None:
+        unit.tables.workers.pop(worker_id, None)
+        mine = [row for row in unit.tables.open.values() if row.run.owner == worker_id]
+        for row in mine:
+            unit.set_free(row)
+        unit.hint.due = bool(mine)
 
-    async def give_up(self, worker_id: str, run_ids: Sequence[RunId], reason: str) -> int:
-        with self.transaction() as unit:
-            mine = [self._tables.open[one] for one in run_ids if one in self._tables.open]
-            mine = [row for row in mine if row.run.owner == worker_id]
-            for row in mine:
-                run = row.run
-                run.deaths, run.reason = run.deaths + 1 if run.head == row.claimed_head else 1, reason
-                unit.set_free(row)
-                run.wake_at = unit.now + rules.pause_after(run.deaths)
-                if run.deaths >= rules.POISON_DEATHS:
-                    run.state, run.wake_at = RunState.POISONED, None
-            unit.hint.due = bool(mine)
-            return len(mine)
+    @verb
+    def give_up(self, unit: UnitOfWork, worker_id: str, run_ids: Sequence[RunId], reason: str) -> int:
+        mine = [unit.tables.open[one] for one in run_ids if one in unit.tables.open]
+        mine = [row for row in mine if row.run.owner == worker_id]
+        for row in mine:
+            run = row.run
+            run.deaths, run.reason = run.deaths + 1 if run.head == row.claimed_head else 1, reason
+            unit.set_free(row)
+            run.wake_at = unit.now + rules.pause_after(run.deaths)
+            if run.deaths >= rules.POISON_DEATHS:
+                run.state, run.wake_at = RunState.POISONED, None
+        unit.hint.due = bool(mine)
+        return len(mine)
 
     def heartbeat(self, worker_id: str) -> AbstractAsyncContextManager[Heartbeat]:
         return self._beating(worker_id)
@@ -176,18 +177,18 @@ class MemoryStore(
         finally:
             self._tables.locks.discard(worker_id)
 
-    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
-        with self.transaction() as unit:
-            if not self._tables.is_live(worker.worker_id, unit.now):
-                return Claim()
-            rows, held, again_at = claim(unit, worker, limit, room)
-            timed_out = time_out(unit, left_behind(unit))
-            limited = [queue for queue in worker.queues if queue in self._tables.queues] if held else []
-            return Claim([self.stored_run(row) for row in rows], held, again_at, limited, timed_out)
+    @verb
+    def claim(self, unit: UnitOfWork, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
+        if not unit.tables.is_live(worker.worker_id, unit.now):
+            return Claim()
+        rows, held, again_at = claim(unit, worker, limit, room)
+        timed_out = time_out(unit, left_behind(unit))
+        limited = [queue for queue in worker.queues if queue in unit.tables.queues] if held else []
+        return Claim([self.stored_run(row) for row in rows], held, again_at, limited, timed_out)
 
-    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
-        with self.transaction() as unit:
-            return Commit(unit, worker_id).write(changes)
+    @verb
+    def commit(self, unit: UnitOfWork, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        return Commit(unit, worker_id).write(changes)
 
     async def hand_over(
         self, worker: WorkerInfo, changes: Sequence[Change], limit: int
@@ -200,13 +201,20 @@ class MemoryStore(
     def why_not_transactional(self, is_async: bool) -> str:
         return ""
 
-    async def close_run(
-        self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
+    @verb
+    def close_run(
+        self,
+        unit: UnitOfWork,
+        run_id: RunId,
+        head: int,
+        entry: Entry,
+        state: RunState,
+        reason: str,
+        act: Act | None = None,
     ) -> bool:
-        with self.transaction() as unit:
-            row = unit.row(run_id)
-            if not row.is_open or row.run.head != head:
-                return False
-            record(unit, act, [changed(row.run, state)])
-            unit.close_from_outside(row, entry, state, reason)
-            return True
+        row = unit.row(run_id)
+        if not row.is_open or row.run.head != head:
+            return False
+        record(unit, act, [changed(row.run, state)])
+        unit.close_from_outside(row, entry, state, reason)
+        return True

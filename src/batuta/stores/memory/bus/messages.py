@@ -21,7 +21,7 @@ from batuta.journal.bus.messages import (
     TopicStatus,
 )
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.tables import BusTables, DeliveryRow
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -46,85 +46,87 @@ def publish(unit: UnitOfWork, messages: Sequence[NewMessage]) -> list[str]:
 class BusVerbs(Base):
     """The part of the store that is about the bus."""
 
-    async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
-        with self.transaction() as unit:
-            return publish(unit, messages)
+    @verb
+    def publish_messages(self, unit: UnitOfWork, messages: Sequence[NewMessage]) -> list[str]:
+        return publish(unit, messages)
 
-    async def put_subscription(self, row: SubscriptionRow, *, from_start: bool = False) -> SubscriptionRow:
-        with self.transaction() as unit:
-            bus = unit.tables.bus
-            standing = bus.subscriptions.get(row.name)
-            if standing is None:
-                _take(bus)  # those of before are for others
-                bus.subscriptions[row.name] = standing = structs.replace(row, created_at=unit.now)
-                kept = [one for one in bus.messages.values() if one.taken and not one.subscription and not one.via]
-                _hand_out(bus, [standing], kept if from_start else [])
-            elif (standing.topic, standing.via) == (row.topic, row.via):
-                standing.ordered = row.ordered
-            unit.hint.bus = True
-            return structs.replace(standing)
+    @verb
+    def put_subscription(self, unit: UnitOfWork, row: SubscriptionRow, *, from_start: bool = False) -> SubscriptionRow:
+        bus = unit.tables.bus
+        standing = bus.subscriptions.get(row.name)
+        if standing is None:
+            _take(bus)  # those of before are for others
+            bus.subscriptions[row.name] = standing = structs.replace(row, created_at=unit.now)
+            kept = [one for one in bus.messages.values() if one.taken and not one.subscription and not one.via]
+            _hand_out(bus, [standing], kept if from_start else [])
+        elif (standing.topic, standing.via) == (row.topic, row.via):
+            standing.ordered = row.ordered
+        unit.hint.bus = True
+        return structs.replace(standing)
 
-    async def drop_subscription(self, name: str, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            bus = unit.tables.bus
-            if bus.subscriptions.pop(name, None) is None:
-                return False
-            bus.deliveries = {place: row for place, row in bus.deliveries.items() if place[0] != name}
-            record(unit, act, [Changed(target=name)])
-            return True
+    @verb
+    def drop_subscription(self, unit: UnitOfWork, name: str, act: Act | None = None) -> bool:
+        bus = unit.tables.bus
+        if bus.subscriptions.pop(name, None) is None:
+            return False
+        bus.deliveries = {place: row for place, row in bus.deliveries.items() if place[0] != name}
+        record(unit, act, [Changed(target=name)])
+        return True
 
-    async def bus_turn(self, names: Sequence[str], begun: Sequence[Begun], limit: int) -> BusTurn:
-        with self.transaction() as unit:
-            bus = unit.tables.bus
-            for one in begun:
-                row = bus.deliveries.get((one.subscription, one.number))
-                if row is not None and row.state == _READY:
-                    row.state, row.run_id = _BEGUN, one.run_id
-            _forget_ended(unit)
-            taken = _take(bus, limit)
-            return BusTurn(_ready(bus, names)[:limit], taken == limit)
+    @verb
+    def bus_turn(self, unit: UnitOfWork, names: Sequence[str], begun: Sequence[Begun], limit: int) -> BusTurn:
+        bus = unit.tables.bus
+        for one in begun:
+            row = bus.deliveries.get((one.subscription, one.number))
+            if row is not None and row.state == _READY:
+                row.state, row.run_id = _BEGUN, one.run_id
+        _forget_ended(unit)
+        taken = _take(bus, limit)
+        return BusTurn(_ready(bus, names)[:limit], taken == limit)
 
-    async def unsent_messages(self, via: str, limit: int) -> list[StoredMessage]:
-        with self.transaction() as unit:
-            found = [one for one in unit.tables.bus.messages.values() if one.via == via and not one.taken]
-            return [structs.replace(one) for one in found[:limit]]
+    @verb
+    def unsent_messages(self, unit: UnitOfWork, via: str, limit: int) -> list[StoredMessage]:
+        found = [one for one in unit.tables.bus.messages.values() if one.via == via and not one.taken]
+        return [structs.replace(one) for one in found[:limit]]
 
-    async def sent_messages(self, numbers: Sequence[int]) -> None:
-        with self.transaction() as unit:
-            for number in numbers:
-                if (message := unit.tables.bus.messages.get(number)) is not None:
-                    message.taken = True
+    @verb
+    def sent_messages(self, unit: UnitOfWork, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if (message := unit.tables.bus.messages.get(number)) is not None:
+                message.taken = True
 
-    async def bus_status(self) -> BusStatus:
-        with self.transaction() as unit:
-            bus = unit.tables.bus
-            names = {one.topic for one in bus.messages.values()} | {one.topic for one in bus.subscriptions.values()}
-            return BusStatus(
-                topics=[_topic(bus, name) for name in sorted(names)[:_MOST_TOPICS]],
-                subscriptions=[_status(bus, row) for _, row in sorted(bus.subscriptions.items())],
-            )
+    @verb
+    def bus_status(self, unit: UnitOfWork) -> BusStatus:
+        bus = unit.tables.bus
+        names = {one.topic for one in bus.messages.values()} | {one.topic for one in bus.subscriptions.values()}
+        return BusStatus(
+            topics=[_topic(bus, name) for name in sorted(names)[:_MOST_TOPICS]],
+            subscriptions=[_status(bus, row) for _, row in sorted(bus.subscriptions.items())],
+        )
 
-    async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
-        with self.transaction() as unit:
-            found = [one for one in reversed(unit.tables.bus.messages.values()) if topic in (None, one.topic)]
-            return [structs.replace(one) for one in found if before is None or one.number < before][:limit]
+    @verb
+    def messages(
+        self, unit: UnitOfWork, topic: str | None, before: int | None = None, limit: int = 50
+    ) -> list[StoredMessage]:
+        found = [one for one in reversed(unit.tables.bus.messages.values()) if topic in (None, one.topic)]
+        return [structs.replace(one) for one in found if before is None or one.number < before][:limit]
 
-    async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
-        with self.transaction() as unit:
-            for number, body in bodies.items():
-                if (message := unit.tables.bus.messages.get(number)) is not None:
-                    unit.tables.bus.messages[number] = structs.replace(message, body=body)
+    @verb
+    def rewrite_messages(self, unit: UnitOfWork, bodies: Mapping[int, str]) -> None:
+        for number, body in bodies.items():
+            if (message := unit.tables.bus.messages.get(number)) is not None:
+                unit.tables.bus.messages[number] = structs.replace(message, body=body)
 
-    async def prune_messages(self, keep: int, limit: int) -> int:
-        with self.transaction() as unit:
-            bus, before = unit.tables.bus, unit.now - keep
-            first = min((number for _, number in bus.deliveries), default=None)
-            old = [one for one in list(bus.messages.values())[:limit] if first is None or one.number < first]
-            gone = [one for one in old if one.taken and one.at <= before]
-            for message in gone:
-                del bus.messages[message.number]
-                bus.known.discard((message.topic, message.subscription, message.id))
-            return len(gone)
+    @verb
+    def prune_messages(self, unit: UnitOfWork, keep: int, limit: int) -> int:
+        bus, before = unit.tables.bus, unit.now - keep
+        first = min((number for _, number in bus.deliveries), default=None)
+        old = [one for one in list(bus.messages.values())[:limit] if first is None or one.number < first]
+        gone = [one for one in old if one.taken and one.at <= before]
+        for message in gone:
+            del bus.messages[message.number]
+            bus.known.discard((message.topic, message.subscription, message.id))
+        return len(gone)
 
 
 def _forget_ended(unit: UnitOfWork) -> None:

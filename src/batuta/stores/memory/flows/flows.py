@@ -24,7 +24,7 @@ from batuta.journal.flows.records import (
 )
 from batuta.stores.contract import rules
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.starts import start_many
 from batuta.stores.memory.tables import NamespaceTables
 from batuta.stores.memory.unit_of_work import UnitOfWork
@@ -33,131 +33,136 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 class FlowVerbs(Base):
     """The part of the store that is about flows."""
 
-    async def put_flow(
+    @verb
+    def put_flow(
         self,
+        unit: UnitOfWork,
         flow: FlowRow,
         expected: int | None = None,
         act: Act | None = None,
         schedule: FlowSchedule | None = None,
     ) -> bool:
-        with self.transaction() as unit:
-            kept = unit.tables.flows
-            known = kept.get(flow.workflow_id)
-            if (None if known is None else known.revision) != expected:
-                return False
-            taken = (flow.name, flow.version)
-            if any((one.name, one.version) == taken and one is not known for one in kept.values()):
-                return False
-            record(unit, act, [Changed(target=flow.target)])
-            for other in kept.values():
-                if flow.is_active and other.name == flow.name and other.is_active and other is not known:
-                    other.is_active, other.updated_at, other.revision = False, unit.now, other.revision + 1
-            kept[flow.workflow_id] = replace(
-                flow,
-                revision=unit.now if expected is None else expected + 1,
-                created_at=unit.now if known is None else known.created_at,
-                updated_at=unit.now,
-            )
-            if schedule is not None:
-                _put_schedule(unit, schedule)
-            return True
+        kept = unit.tables.flows
+        known = kept.get(flow.workflow_id)
+        if (None if known is None else known.revision) != expected:
+            return False
+        taken = (flow.name, flow.version)
+        if any((one.name, one.version) == taken and one is not known for one in kept.values()):
+            return False
+        record(unit, act, [Changed(target=flow.target)])
+        for other in kept.values():
+            if flow.is_active and other.name == flow.name and other.is_active and other is not known:
+                other.is_active, other.updated_at, other.revision = False, unit.now, other.revision + 1
+        kept[flow.workflow_id] = replace(
+            flow,
+            revision=unit.now if expected is None else expected + 1,
+            created_at=unit.now if known is None else known.created_at,
+            updated_at=unit.now,
+        )
+        if schedule is not None:
+            _put_schedule(unit, schedule)
+        return True
 
-    async def flow(self, workflow_id: UUID) -> FlowRow | None:
-        with self.transaction() as unit:
-            found = unit.tables.flows.get(workflow_id)
-            return None if found is None else replace(found)
+    @verb
+    def flow(self, unit: UnitOfWork, workflow_id: UUID) -> FlowRow | None:
+        found = unit.tables.flows.get(workflow_id)
+        return None if found is None else replace(found)
 
-    async def flows(self, where: FlowFilter, after: tuple[str, int] | None = None, limit: int = 50) -> list[FlowRow]:
-        with self.transaction() as unit:
-            found = sorted(unit.tables.flows.values(), key=_place)
-            first = None if after is None else (after[0], -after[1])
-            return [replace(one) for one in found if _fits(where, one) and (first is None or _place(one) > first)][
-                :limit
-            ]
+    @verb
+    def flows(
+        self, unit: UnitOfWork, where: FlowFilter, after: tuple[str, int] | None = None, limit: int = 50
+    ) -> list[FlowRow]:
+        found = sorted(unit.tables.flows.values(), key=_place)
+        first = None if after is None else (after[0], -after[1])
+        return [replace(one) for one in found if _fits(where, one) and (first is None or _place(one) > first)][:limit]
 
-    async def changed_flows(self, since: int, limit: int = 1_000) -> list[FlowRow]:
-        with self.transaction() as unit:
-            found = [replace(one) for one in unit.tables.flows.values() if one.updated_at >= since]
+    @verb
+    def changed_flows(self, unit: UnitOfWork, since: int, limit: int = 1_000) -> list[FlowRow]:
+        found = [replace(one) for one in unit.tables.flows.values() if one.updated_at >= since]
         return sorted(found, key=lambda one: (one.updated_at, one.workflow_id))[:limit]
 
-    async def active_flows(self, trigger_type: str) -> list[FlowRow]:
-        with self.transaction() as unit:
-            return [replace(one) for one in _active(unit.tables, trigger_type)]
+    @verb
+    def active_flows(self, unit: UnitOfWork, trigger_type: str) -> list[FlowRow]:
+        return [replace(one) for one in _active(unit.tables, trigger_type)]
 
-    async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
-        with self.transaction() as unit:
-            return [_accept(unit, new) for new in events]
+    @verb
+    def accept_events(self, unit: UnitOfWork, events: Sequence[NewEvent]) -> list[Accepted]:
+        return [_accept(unit, new) for new in events]
 
-    async def counted_runs(self, flow_key: str) -> list[RunId]:
-        with self.transaction() as unit:
-            found = [_open_run(unit, id) for _, (_, id) in _counted(unit, flow_key)]
-            return [run_id for run_id in found if run_id is not None]
+    @verb
+    def counted_runs(self, unit: UnitOfWork, flow_key: str) -> list[RunId]:
+        found = [_open_run(unit, id) for _, (_, id) in _counted(unit, flow_key)]
+        return [run_id for run_id in found if run_id is not None]
 
-    async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
-        with self.transaction() as unit:
-            if event_id not in unit.tables.events:
-                raise UnknownEvent(event_id)
-            known = unit.tables.flow_runs.get((start.workflow_id, event_id))
-            if known is not None:
-                return replace(known), False
-            return _begin(unit, event_id, start), True
+    @verb
+    def start_flow_run(self, unit: UnitOfWork, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
+        if event_id not in unit.tables.events:
+            raise UnknownEvent(event_id)
+        known = unit.tables.flow_runs.get((start.workflow_id, event_id))
+        if known is not None:
+            return replace(known), False
+        return _begin(unit, event_id, start), True
 
-    async def event(self, event_id: UUID) -> EventRow | None:
-        with self.transaction() as unit:
-            found = unit.tables.events.get(event_id)
-            return None if found is None else replace(found)
+    @verb
+    def event(self, unit: UnitOfWork, event_id: UUID) -> EventRow | None:
+        found = unit.tables.events.get(event_id)
+        return None if found is None else replace(found)
 
-    async def events(self, where: EventFilter, before: UUID | None = None, limit: int = 50) -> list[EventRow]:
-        with self.transaction() as unit:
-            found = sorted(unit.tables.events.values(), key=lambda one: one.event_id, reverse=True)
-            return [
-                replace(one)
-                for one in found
-                if where.type in (None, one.type)
-                and where.source in (None, one.source)
-                and where.external_id in (None, one.external_id)
-                and (before is None or one.event_id < before)
-            ][:limit]
+    @verb
+    def events(
+        self, unit: UnitOfWork, where: EventFilter, before: UUID | None = None, limit: int = 50
+    ) -> list[EventRow]:
+        found = sorted(unit.tables.events.values(), key=lambda one: one.event_id, reverse=True)
+        return [
+            replace(one)
+            for one in found
+            if where.type in (None, one.type)
+            and where.source in (None, one.source)
+            and where.external_id in (None, one.external_id)
+            and (before is None or one.event_id < before)
+        ][:limit]
 
-    async def rewrite_events(self, events: Sequence[EventRow]) -> None:
-        with self.transaction() as unit:
-            for event in events:
-                if (known := unit.tables.events.get(event.event_id)) is not None:
-                    unit.tables.events[event.event_id] = replace(known, payload=event.payload)
+    @verb
+    def rewrite_events(self, unit: UnitOfWork, events: Sequence[EventRow]) -> None:
+        for event in events:
+            if (known := unit.tables.events.get(event.event_id)) is not None:
+                unit.tables.events[event.event_id] = replace(known, payload=event.payload)
 
-    async def flow_runs(self, where: FlowRunFilter, before: UUID | None = None, limit: int = 50) -> list[FlowRun]:
-        with self.transaction() as unit:
-            found = sorted(unit.tables.flow_runs.values(), key=lambda one: one.chain_id, reverse=True)
-            return [
-                replace(one)
-                for one in found
-                if where.workflow_id in (None, one.workflow_id)
-                and (where.event_ids is None or one.event_id in where.event_ids)
-                and (before is None or one.chain_id < before)
-            ][:limit]
+    @verb
+    def flow_runs(
+        self, unit: UnitOfWork, where: FlowRunFilter, before: UUID | None = None, limit: int = 50
+    ) -> list[FlowRun]:
+        found = sorted(unit.tables.flow_runs.values(), key=lambda one: one.chain_id, reverse=True)
+        return [
+            replace(one)
+            for one in found
+            if where.workflow_id in (None, one.workflow_id)
+            and (where.event_ids is None or one.event_id in where.event_ids)
+            and (before is None or one.chain_id < before)
+        ][:limit]
 
-    async def prune_events(self, keep: int, limit: int) -> int:
-        with self.transaction() as unit:
-            tables = unit.tables
-            with_runs = {one.event_id for one in tables.flow_runs.values() if one.chain_id in tables.rows}
-            old = [
-                one.event_id
-                for one in sorted(tables.events.values(), key=lambda one: one.event_id)
-                if one.created_at <= unit.now - keep and one.event_id not in with_runs
-            ][:limit]
-            gone = set(old)
-            for event_id in old:
-                event = tables.events.pop(event_id)
-                if event.external_id is not None:
-                    del tables.event_names[event.source, event.external_id]
-            for key in [key for key, one in tables.flow_runs.items() if one.event_id in gone]:
-                tables.flow_keys.pop(tables.flow_runs.pop(key).chain_id, None)
-            return len(old)
+    @verb
+    def prune_events(self, unit: UnitOfWork, keep: int, limit: int) -> int:
+        tables = unit.tables
+        with_runs = {one.event_id for one in tables.flow_runs.values() if one.chain_id in tables.rows}
+        old = [
+            one.event_id
+            for one in sorted(tables.events.values(), key=lambda one: one.event_id)
+            if one.created_at <= unit.now - keep and one.event_id not in with_runs
+        ][:limit]
+        gone = set(old)
+        for event_id in old:
+            event = tables.events.pop(event_id)
+            if event.external_id is not None:
+                del tables.event_names[event.source, event.external_id]
+        for key in [key for key, one in tables.flow_runs.items() if one.event_id in gone]:
+            tables.flow_keys.pop(tables.flow_runs.pop(key).chain_id, None)
+        return len(old)
 
-    async def open_runs(self, prefix: str, limit: int) -> list[RunId]:
-        with self.transaction() as unit:
-            found = sorted((row.run.id, row.run.run_id) for row in unit.tables.open.values())
-            return [run_id for id, run_id in found if id.startswith(prefix)][:limit]
+    @verb
+    def open_runs(self, unit: UnitOfWork, prefix: str, limit: int) -> list[RunId]:
+        found = sorted((row.run.id, row.run.run_id) for row in unit.tables.open.values())
+        return [run_id for id, run_id in found if id.startswith(prefix)][:limit]
 
 
 def _put_schedule(unit: UnitOfWork, given: FlowSchedule) -> None:

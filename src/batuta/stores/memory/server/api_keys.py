@@ -7,49 +7,50 @@ from msgspec.structs import replace
 from batuta.journal.audit import Act, Changed
 from batuta.journal.server.api_keys import USE_NOTED, StoredKey
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.base import Base
+from batuta.stores.memory.base import Base, verb
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class ApiKeyVerbs(Base):
     """The part of the store that is about keys of the server."""
 
-    async def put_api_key(self, key: StoredKey, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            if key.id in self._database.keys:
-                return False
-            record(unit, act, [Changed(target=key.id)])
-            self._database.keys[key.id] = replace(key, namespace=self.namespace, created_at=unit.now)
-            return True
+    @verb
+    def put_api_key(self, unit: UnitOfWork, key: StoredKey, act: Act | None = None) -> bool:
+        if key.id in self._database.keys:
+            return False
+        record(unit, act, [Changed(target=key.id)])
+        self._database.keys[key.id] = replace(key, namespace=self.namespace, created_at=unit.now)
+        return True
 
-    async def rewrite_api_key(self, id: str, digest: str) -> None:
-        with self.transaction():
-            if id in self._database.keys and self._database.keys[id].namespace == self.namespace:
-                self._database.keys[id].digest = digest
+    @verb
+    def rewrite_api_key(self, unit: UnitOfWork, id: str, digest: str) -> None:
+        if id in self._database.keys and self._database.keys[id].namespace == self.namespace:
+            self._database.keys[id].digest = digest
 
-    async def api_keys(self) -> list[StoredKey]:
-        with self.transaction():
-            keys = sorted(self._database.keys.items())
-            return [replace(key) for _, key in keys if key.namespace == self.namespace]
+    @verb
+    def api_keys(self, unit: UnitOfWork) -> list[StoredKey]:
+        keys = sorted(self._database.keys.items())
+        return [replace(key) for _, key in keys if key.namespace == self.namespace]
 
-    async def find_api_key(self, id: str) -> StoredKey | None:
-        with self.transaction():
-            return replace(self._database.keys[id]) if id in self._database.keys else None
+    @verb
+    def find_api_key(self, unit: UnitOfWork, id: str) -> StoredKey | None:
+        return replace(self._database.keys[id]) if id in self._database.keys else None
 
-    async def has_api_keys(self) -> bool:
-        with self.transaction() as unit:
-            return any(key.is_good(unit.now) for key in self._database.keys.values())
+    @verb
+    def has_api_keys(self, unit: UnitOfWork) -> bool:
+        return any(key.is_good(unit.now) for key in self._database.keys.values())
 
-    async def note_api_key(self, id: str) -> None:
-        with self.transaction() as unit:
-            key = self._database.keys.get(id)
-            if key is not None and (key.last_used_at is None or key.last_used_at <= unit.now - USE_NOTED):
-                key.last_used_at = unit.now
+    @verb
+    def note_api_key(self, unit: UnitOfWork, id: str) -> None:
+        key = self._database.keys.get(id)
+        if key is not None and (key.last_used_at is None or key.last_used_at <= unit.now - USE_NOTED):
+            key.last_used_at = unit.now
 
-    async def revoke_api_key(self, id: str, after: int = 0, act: Act | None = None) -> bool:
-        with self.transaction() as unit:
-            key, at = self._database.keys.get(id), unit.now + after
-            if key is None or key.namespace != self.namespace or (key.revoked_at or at + 1) <= at:
-                return False
-            record(unit, act, [Changed(target=id)])
-            key.revoked_at = at
-            return True
+    @verb
+    def revoke_api_key(self, unit: UnitOfWork, id: str, after: int = 0, act: Act | None = None) -> bool:
+        key, at = self._database.keys.get(id), unit.now + after
+        if key is None or key.namespace != self.namespace or (key.revoked_at or at + 1) <= at:
+            return False
+        record(unit, act, [Changed(target=id)])
+        key.revoked_at = at
+        return True
