@@ -43,7 +43,7 @@ class CodedCallerTransaction:
         return await self._caller.send(run_id, id, self._coding.message_to_id(id, message))
 
     async def publish(self, messages: Sequence[NewMessage]) -> list[str]:
-        return await self._caller.publish([self._coding.published(message) for message in messages])
+        return await self._caller.publish([self._coding.encode(message) for message in messages])
 
     async def start_of(self, run: Run) -> Entry | Message | None:
         found = await self._caller.start_of(run)
@@ -89,7 +89,7 @@ class CodedTransaction:
         messages: Sequence[NewMessage] = (),
     ) -> Verdict | list[Refusal]:
         [coded] = await self._changes.coded([change])
-        sealed = [self._changes.coding.published(message) for message in messages]
+        sealed = [self._changes.coding.encode(message) for message in messages]
         return await self._transaction.commit(worker_id, coded, may_leave, sealed)
 
     async def rollback(self) -> None:

@@ -240,7 +240,7 @@ class _Rotation:
             return None
         if self._is_current(letter.message):
             return None
-        return self._coding.letter(run.run_id, self._coding.read_letter(letter)).message
+        return self._coding.encode(self._coding.read(letter)).message
 
     # -- schedules
 
@@ -250,13 +250,13 @@ class _Rotation:
             after = page[-1].schedule.id
             for row in [found.schedule for found in page if not self._coding.is_current(found.schedule)]:
                 try:
-                    plain = self._coding.read_schedule(row)
+                    plain = self._coding.read(row)
                 except PayloadSealed:
                     done.sealed += 1
                     continue
                 done.schedules += 1
                 if not self._dry_run:
-                    await self._store.put_schedule(self._coding.schedule(plain), row.revision)
+                    await self._store.put_schedule(self._coding.encode(plain), row.revision)
 
     # -- endpoints for webhooks
 
@@ -301,7 +301,7 @@ class _Rotation:
                     continue
                 done.flows += 1
                 if not self._dry_run:
-                    await self._store.put_flow(self._coding.flow(plain), row.revision)
+                    await self._store.put_flow(self._coding.encode(plain), row.revision)
 
     async def events(self, done: Rotated) -> None:
         before: UUID | None = None
@@ -312,7 +312,7 @@ class _Rotation:
             done.sealed += len(plain) - len(readable)
             done.events += len(readable)
             if readable and not self._dry_run:
-                await self._store.rewrite_events([self._coding.event(one) for one in readable])
+                await self._store.rewrite_events([self._coding.encode(one) for one in readable])
 
     # -- messages of the bus
 
@@ -324,11 +324,11 @@ class _Rotation:
                 if self._is_current(one.body):
                     continue
                 try:
-                    plain = self._coding.opened_message(one)
+                    plain = self._coding.read(one)
                 except PayloadSealed:
                     done.sealed += 1
                     continue
-                coded[one.number] = self._coding.published(plain).body
+                coded[one.number] = self._coding.encode(plain).body
             done.messages += len(coded)
             if coded and not self._dry_run:
                 await self._store.rewrite_messages(coded)

@@ -48,6 +48,6 @@ class PartnerVerbs:
         if found.kind != WEBHOOK:
             return found
         try:
-            return replace(found, doc=self.coding.read_endpoint(found.name, found.doc))
+            return self.coding.read(found)
         except PayloadSealed:
             return replace(found, doc=never_plain(found.doc))

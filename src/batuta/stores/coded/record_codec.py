@@ -14,7 +14,7 @@ row says about itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import DecodeError, Struct, json
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from batuta.journal.records import (
     OutputKind,
     Run,
 )
+from batuta.journal.resilience.partners import Partner
 from batuta.journal.schedules import ScheduleRow
 from batuta.journal.server.api_keys import StoredKey
 from batuta.journal.server.documents import Document
@@ -49,7 +50,6 @@ from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads, Place
 from batuta.stores.coded.run_facts import Fact, fact_of
 
-L = TypeVar("L", NewLetter, DeadLetter)
 M = TypeVar("M", NewMessage, Delivery, StoredMessage)
 R = TypeVar("R", bound=Struct)
 Code = Callable[[str, Place], str]
@@ -91,6 +91,43 @@ class RecordCodec:
 
     def __init__(self, payloads: Payloads) -> None:
         self.payloads = payloads
+
+    # -- records whose fields tell their place: see `_PLACES`
+
+    def encode(self, record: R) -> R:
+        return _each(self._encode, _PLACES[type(record)](record), record)
+
+    def read(self, record: R) -> R:
+        """Raises PayloadSealed."""
+        return _each(self._decode, _PLACES[type(record)](record), record)
+
+    def plain_event(self, event: EventRow) -> EventRow:
+        """Never raises: one that cannot be read says so."""
+        try:
+            return self.read(event)
+        except PayloadSealed as error:
+            return replace(event, payload=never_plain(event.payload), sealed=told(error))
+
+    def plain_flow(self, flow: FlowRow) -> FlowRow:
+        """Never raises: one that cannot be read says so."""
+        try:
+            return self.read(flow)
+        except PayloadSealed as error:
+            return replace(flow, document=never_plain(flow.document), sealed=told(error))
+
+    def plain_letter(self, letter: DeadLetter) -> DeadLetter:
+        """Never raises."""
+        try:
+            return self.read(letter)
+        except PayloadSealed as error:
+            return replace(letter, message=why_sealed("the message", error))
+
+    def plain_published(self, message: M) -> M:
+        """Never raises: a body that cannot be read stays as it is."""
+        try:
+            return self.read(message)
+        except PayloadSealed:
+            return replace(message, body=never_plain(message.body))
 
     # -- encoding
 
@@ -151,17 +188,8 @@ class RecordCodec:
         place = _reason_place(run_id)
         return self._encode(self.payloads.decode(reason, self.payloads.bound(*place), place, plain=True), place)
 
-    def letter(self, run_id: RunId, letter: L) -> L:
+    def letter(self, run_id: RunId, letter: NewLetter) -> NewLetter:
         return _each(self._encode, _only(_letter_place(run_id)), letter)
-
-    def schedule(self, schedule: ScheduleRow) -> ScheduleRow:
-        return _each(self._encode, _by_field(_schedule_place(schedule.id)), schedule)
-
-    def event(self, event: EventRow) -> EventRow:
-        return _each(self._encode, _by_field(_event_place(event)), event)
-
-    def flow(self, flow: FlowRow) -> FlowRow:
-        return _each(self._encode, _by_field(_flow_place(flow)), flow)
 
     def endpoint(self, id: str, doc: str) -> str:
         """The document of an endpoint for webhooks."""
@@ -171,10 +199,14 @@ class RecordCodec:
         """An API key of the server: only holders of a payload key can make one."""
         return _each(self._code_key(self.payloads.encode, key), _only(_key_place(key)), key)
 
+    def read_key(self, key: StoredKey) -> StoredKey:
+        """Raises PayloadSealed."""
+        return _each(self._code_key(self.payloads.decode, key), _only(_key_place(key)), key)
+
     def plain_key(self, key: StoredKey) -> StoredKey:
         """Never raises: one that cannot be believed fits no key."""
         try:
-            return _each(self._code_key(self.payloads.decode, key), _only(_key_place(key)), key)
+            return self.read_key(key)
         except PayloadSealed:
             return replace(key, digest="")
 
@@ -188,10 +220,6 @@ class RecordCodec:
 
     def kept_document(self, kind: str, key: str, body: str) -> str:
         return self._encode(body, _document_place(kind, key))
-
-    def published(self, message: M) -> M:
-        """A message of the bus."""
-        return _each(self._encode, _only(_message_place(message)), message)
 
     # -- decoding; raises PayloadSealed unless stated otherwise
 
@@ -270,33 +298,6 @@ class RecordCodec:
         except PayloadSealed as error:
             return replace(output, value=None, error=_as_failure(error))
 
-    def plain_letter(self, letter: DeadLetter) -> DeadLetter:
-        """Never raises."""
-        try:
-            return self.read_letter(letter)
-        except PayloadSealed as error:
-            return replace(letter, message=why_sealed("the message", error))
-
-    def read_letter(self, letter: DeadLetter) -> DeadLetter:
-        return _each(self._decode, _only(_letter_place(letter.run_id)), letter)
-
-    def read_schedule(self, schedule: ScheduleRow) -> ScheduleRow:
-        return _each(self._decode, _by_field(_schedule_place(schedule.id)), schedule)
-
-    def plain_event(self, event: EventRow) -> EventRow:
-        """Never raises: one that cannot be read says so."""
-        try:
-            return _each(self._decode, _by_field(_event_place(event)), event)
-        except PayloadSealed as error:
-            return replace(event, payload=never_plain(event.payload), sealed=told(error))
-
-    def plain_flow(self, flow: FlowRow) -> FlowRow:
-        """Never raises: one that cannot be read says so."""
-        try:
-            return _each(self._decode, _by_field(_flow_place(flow)), flow)
-        except PayloadSealed as error:
-            return replace(flow, document=never_plain(flow.document), sealed=told(error))
-
     def read_endpoint(self, id: str, doc: str) -> str:
         return self._decode(doc, _endpoint_place(id))
 
@@ -304,21 +305,8 @@ class RecordCodec:
         bound = self.payloads.bound(run.chain_id, "memo")
         return self.payloads.decode(run.memo, bound, (_to_id(run.id), "memo"), (f"debounced {run.name}", "memo"))
 
-    def read_request(self, request: KeptRequest) -> KeptRequest:
-        return _each(self._decode, _only(_request_place(request.key)), request)
-
     def read_document(self, kind: str, document: Document) -> Document:
         return _each(self._decode, _only(_document_place(kind, document.key)), document)
-
-    def read_published(self, message: M) -> M:
-        """Never raises: a body that cannot be read stays as it is."""
-        try:
-            return self.opened_message(message)
-        except PayloadSealed:
-            return replace(message, body=never_plain(message.body))
-
-    def opened_message(self, message: M) -> M:
-        return _each(self._decode, _only(_message_place(message)), message)
 
     # -- parts
 
@@ -443,19 +431,6 @@ def _attempt_place(run_id: RunId, attempt: Attempt) -> Place:
     return run_id, "attempt", attempt.seq, attempt.number
 
 
-def _event_place(event: EventRow) -> Place:
-    return event.event_id, "event", event.type, event.source, event.external_id, event.replay_of
-
-
-def _flow_place(flow: FlowRow) -> Place:
-    """Whether it is active is not in it: the store makes flows inactive by itself."""
-    return flow.workflow_id, "flow", flow.name, flow.version, flow.trigger_type, flow.published_at is not None
-
-
-def _schedule_place(id: str) -> Place:
-    return (f"schedule {id}",)
-
-
 def _endpoint_place(id: str) -> Place:
     return (f"webhook {id}",)
 
@@ -464,16 +439,40 @@ def _key_place(key: StoredKey) -> Place:
     return "api key", key.id, key.name, key.scope, key.expires_at
 
 
-def _message_place(message: NewMessage | Delivery) -> Place:
-    return f"message {message.topic}", message.id
-
-
 def _request_place(key: str) -> Place:
     return (f"request {key}",)
 
 
 def _document_place(kind: str, key: str) -> Place:
     return (f"document {kind} {key}",)
+
+
+def _flow_places(flow: FlowRow) -> Places:
+    """Whether it is active is not in it: the store makes flows inactive by itself."""
+    published = flow.published_at is not None
+    return _by_field((flow.workflow_id, "flow", flow.name, flow.version, flow.trigger_type, published))
+
+
+def _event_places(event: EventRow) -> Places:
+    return _by_field((event.event_id, "event", event.type, event.source, event.external_id, event.replay_of))
+
+
+def _bus_places(message: NewMessage | Delivery) -> Places:
+    return _only((f"message {message.topic}", message.id))
+
+
+_PLACES: dict[type[Struct], Callable[[Any], Places]] = {
+    ScheduleRow: lambda schedule: _by_field((f"schedule {schedule.id}",)),
+    FlowRow: _flow_places,
+    EventRow: _event_places,
+    NewMessage: _bus_places,
+    Delivery: _bus_places,
+    StoredMessage: _bus_places,
+    DeadLetter: lambda letter: _only(_letter_place(letter.run_id)),
+    Partner: lambda endpoint: _only(_endpoint_place(endpoint.name)),
+    KeptRequest: lambda request: _only(_request_place(request.key)),
+}
+"""Records that tell their place themselves."""
 
 
 # -- the store's own writes

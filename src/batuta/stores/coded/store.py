@@ -19,7 +19,7 @@ from batuta.errors import PayloadDamaged, PayloadSealed, UnknownRun, UnknownSche
 from batuta.ids import RunId
 from batuta.journal.audit import Act
 from batuta.journal.bus.messages import Begun, BusTurn, NewMessage, StoredMessage
-from batuta.journal.codec_envelope import is_coded, join
+from batuta.journal.codec_envelope import is_coded
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter
 from batuta.journal.entries import Entry
 from batuta.journal.flows.records import (
@@ -69,7 +69,7 @@ from batuta.stores.coded.namespace_guard import Guard
 from batuta.stores.coded.partners import PartnerVerbs
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
-from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, reader
+from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, never_plain, reader
 from batuta.stores.coded.run_facts import Facts, refuse_other_code
 from batuta.stores.coded.starts import start_all
 from batuta.stores.contract import rules
@@ -162,7 +162,7 @@ class CodedStore(PartnerVerbs):
             await self.guard.check()
         if message.kind not in BARE:
             message = self.coding.message(await self._facts.of(run_id), message)
-        return await self.inner.send(run_id, message, **_acting(act))
+        return await self.inner.send(run_id, message, act)
 
     # -- runs are worked on
 
@@ -237,7 +237,7 @@ class CodedStore(PartnerVerbs):
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
     ) -> bool:
         coded = self.coding.entry(await self._facts.of(run_id), entry)
-        return await self.inner.close_run(run_id, head, coded, state, reason, **_acting(act))
+        return await self.inner.close_run(run_id, head, coded, state, reason, act)
 
     # -- what operators do
 
@@ -272,13 +272,13 @@ class CodedStore(PartnerVerbs):
 
     async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
         if schedule.sealed and is_coded(schedule.spec):  # its spec could not be read, and stays as it is
-            return await self.inner.put_schedule(replace(schedule, sealed=""), expected, **_acting(act))
+            return await self.inner.put_schedule(replace(schedule, sealed=""), expected, act)
         if expected is not None:
             await self._refuse_unreadable(schedule.id)
         await self.guard.look()
         await self.guard.check()
-        coded = replace(self.coding.schedule(schedule), sealed="")
-        return await self.inner.put_schedule(coded, expected, **_acting(act))
+        coded = replace(self.coding.encode(schedule), sealed="")
+        return await self.inner.put_schedule(coded, expected, act)
 
     async def _refuse_unreadable(self, id: str) -> None:
         """Refuse to replace a schedule that cannot be read: its owners would lose it.
@@ -286,7 +286,7 @@ class CodedStore(PartnerVerbs):
         Raises PayloadSealed. A damaged schedule, or one that is unencrypted, may be replaced.
         """
         try:
-            self.coding.read_schedule((await self.inner.schedule(id)).schedule)
+            self.coding.read((await self.inner.schedule(id)).schedule)
         except (PayloadDamaged, UnknownSchedule):
             pass
         except PayloadSealed as error:
@@ -319,11 +319,11 @@ class CodedStore(PartnerVerbs):
             flow = replace(flow, sealed="")
         else:
             await self.guard.check()
-            flow = self.coding.flow(flow)
+            flow = self.coding.encode(flow)
         if schedule is not None and schedule.row is not None:
             await self.guard.check()
-            schedule = FlowSchedule(schedule.id, replace(self.coding.schedule(schedule.row), sealed=""))
-        return await self.inner.put_flow(flow, expected, schedule=schedule, **_acting(act))
+            schedule = FlowSchedule(schedule.id, replace(self.coding.encode(schedule.row), sealed=""))
+        return await self.inner.put_flow(flow, expected, act, schedule)
 
     async def flow(self, workflow_id: UUID) -> FlowRow | None:
         found = await self.inner.flow(workflow_id)
@@ -355,7 +355,7 @@ class CodedStore(PartnerVerbs):
     def _coded_event(self, new: NewEvent, others: Mapping[RunId, Run | None]) -> NewEvent:
         """`others`: the runs that are to do the work of debounced starts."""
         starts = [replace(one, run=self.coding.new_run(one.run, others.get(one.run.run_id))) for one in new.starts]
-        return replace(new, event=self.coding.event(new.event), starts=starts)
+        return replace(new, event=self.coding.encode(new.event), starts=starts)
 
     async def _waiting(self, run_id: RunId) -> Run | None:
         try:
@@ -413,17 +413,17 @@ class CodedStore(PartnerVerbs):
 
     async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
         await self.guard.check()
-        return await self.inner.publish_messages([self.coding.published(message) for message in messages])
+        return await self.inner.publish_messages([self.coding.encode(message) for message in messages])
 
     async def bus_turn(self, names: Sequence[str], begun: Sequence[Begun], limit: int) -> BusTurn:
         turn = await self.inner.bus_turn(names, begun, limit)
-        return BusTurn([self.coding.read_published(one) for one in turn.deliveries], turn.more)
+        return BusTurn([self.coding.plain_published(one) for one in turn.deliveries], turn.more)
 
     async def unsent_messages(self, via: str, limit: int) -> list[StoredMessage]:
-        return [self.coding.read_published(one) for one in await self.inner.unsent_messages(via, limit)]
+        return [self.coding.plain_published(one) for one in await self.inner.unsent_messages(via, limit)]
 
     async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
-        return [self.coding.read_published(one) for one in await self.inner.messages(topic, before, limit)]
+        return [self.coding.plain_published(one) for one in await self.inner.messages(topic, before, limit)]
 
     async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
         raise NotImplementedError("only the store inside knows how payloads lie there")
@@ -433,12 +433,12 @@ class CodedStore(PartnerVerbs):
     async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
         await self.guard.check()
         text = f"request {key} {digest}"
-        kept = self.coding.read_request(await self.inner.begin_request(key, self.keyed(text), owner, lock, keep))
+        kept = self.coding.read(await self.inner.begin_request(key, self.keyed(text), owner, lock, keep))
         return replace(kept, digest=digest) if self.coding.payloads.is_keyed(text, kept.digest) else kept
 
     async def find_request(self, key: str) -> KeptRequest | None:
         found = await self.inner.find_request(key)
-        return None if found is None else self.coding.read_request(found)
+        return None if found is None else self.coding.read(found)
 
     async def finish_request(self, key: str, owner: str, answer: str) -> bool:
         return await self.inner.finish_request(key, owner, self.coding.kept_answer(key, answer))
@@ -448,7 +448,7 @@ class CodedStore(PartnerVerbs):
     async def put_api_key(self, key: StoredKey, act: Act | None = None) -> bool:
         await self.guard.check()
         coded = self.coding.api_key(replace(key, namespace=self.namespace))
-        return await self.inner.put_api_key(coded, **_acting(act))
+        return await self.inner.put_api_key(coded, act)
 
     async def api_keys(self) -> list[StoredKey]:
         return [self.coding.plain_key(one) for one in await self.inner.api_keys()]
@@ -466,7 +466,7 @@ class CodedStore(PartnerVerbs):
         if kind in CODED:
             await self.guard.check()
             bodies = {key: self.coding.kept_document(kind, key, body) for key, body in bodies.items()}
-        await self.inner.put_documents(kind, bodies, keep, **_acting(act))
+        await self.inner.put_documents(kind, bodies, keep, act)
 
     async def rewrite_document(self, kind: str, key: str, before: str, body: str) -> bool:
         raise NotImplementedError("only the store inside knows how payloads lie there")
@@ -562,11 +562,6 @@ class CodedStore(PartnerVerbs):
         """Never raises: an unreadable one says why, and is refused when it is used."""
         row = found.schedule
         try:
-            return DueSchedule(self.coding.read_schedule(row), found.busy)
+            return DueSchedule(self.coding.read(row), found.busy)
         except PayloadSealed as error:
-            spec = row.spec if is_coded(row.spec) else join([], row.spec.encode())  # never taken for a readable one
-            return DueSchedule(replace(row, spec=spec, sealed=str(error)), found.busy)
-
-
-def _acting(act: Act | None) -> dict[str, Act]:
-    return {} if act is None else {"act": act}
+            return DueSchedule(replace(row, spec=never_plain(row.spec), sealed=str(error)), found.busy)
