@@ -9,7 +9,7 @@ from batuta.ids import RunId
 from batuta.journal.entries import Entry
 
 T = TypeVar("T")
-K = TypeVar("K", int, str)
+K = TypeVar("K")
 
 PAGE_BYTES = 8 * 1024 * 1024
 """About so much is held at a time."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from uuid import UUID
+from typing import TypeVar
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -32,6 +32,8 @@ from batuta.stores.coded.plaintext_checks import PlaintextChecks
 from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, quotes
 from batuta.stores.coded.run_facts import fact_of
 from batuta.stores.coded.store import CodedStore
+
+R = TypeVar("R", bound=Struct)
 
 _PAGE = 200
 _LAST = 2**63 - 1
@@ -91,23 +93,23 @@ async def rotate(
     if act is not None and not dry_run:
         await store.note_act("keys", act)
     done = Rotated()
-    rotation = _Rotation(store.inner, store.coding, dry_run)
+    rotation = _Rotation(store.inner, store.coding, done, dry_run)
     cursor: str | None = None
     while True:
         page = await store.inner.list_runs(RunFilter(), cursor, _PAGE)
         for run in page.runs:
-            await rotation.run(run, done)
+            await rotation.run(run)
         tell(done)
         cursor = page.cursor
         if cursor is None:
             break
-    await rotation.schedules(done)
-    await rotation.endpoints(done)
-    await rotation.secrets(done)
-    await rotation.flows(done)
-    await rotation.events(done)
-    await rotation.messages(done)
-    await rotation.api_keys(done)
+    await rotation.schedules()
+    await rotation.endpoints()
+    await rotation.secrets()
+    await rotation.flows()
+    await rotation.events()
+    await rotation.messages()
+    await rotation.api_keys()
     if not dry_run:
         await _mark(store, done, act)
     if act is not None and not dry_run and (said := done.written):
@@ -126,13 +128,13 @@ async def _mark(store: CodedStore, done: Rotated, act: Act | None) -> None:
 
 
 class _Rotation:
-    def __init__(self, store: Store, coding: RecordCodec, dry_run: bool) -> None:
-        self._store, self._coding, self._dry_run = store, coding, dry_run
+    def __init__(self, store: Store, coding: RecordCodec, done: Rotated, dry_run: bool) -> None:
+        self._store, self._coding, self._done, self._dry_run = store, coding, done, dry_run
         self._is_current = coding.payloads.is_current
         self._plaintext_checks = PlaintextChecks(store, coding)
 
-    async def run(self, run: Run, done: Rotated) -> None:
-        done.runs += 1
+    async def run(self, run: Run) -> None:
+        self._done.runs += 1
         is_open, changed = run.state not in CLOSED, False
         try:
             async for rewrite in self._rewrites(run):
@@ -141,12 +143,12 @@ class _Rotation:
                     break
                 await self._store.rewrite(rewrite)
         except PayloadSealed:
-            done.sealed += 1
+            self._done.sealed += 1
             return
         if is_open:
-            done.open += changed
+            self._done.open += changed
         else:
-            done.rewritten += changed
+            self._done.rewritten += changed
 
     async def _rewrites(self, run: Run) -> AsyncIterator[Rewrite]:
         """The last entries first: the store's own entries after them are chained to them."""
@@ -242,110 +244,34 @@ class _Rotation:
             return None
         return self._coding.encode(self._coding.read(letter)).message
 
-    # -- schedules
+    # -- records that are no part of a run
 
-    async def schedules(self, done: Rotated) -> None:
-        after = ""
-        while page := await self._store.schedules(after):
-            after = page[-1].schedule.id
-            for row in [found.schedule for found in page if not self._coding.is_current(found.schedule)]:
+    def _old(self, records: Iterable[R], read: Callable[[R], R]) -> list[R]:
+        """The records that are to be encoded again, decoded. Those that `read` cannot read are counted."""
+        found: list[R] = []
+        for one in records:
+            if not self._coding.is_current(one):
                 try:
-                    plain = self._coding.read(row)
+                    found.append(read(one))
                 except PayloadSealed:
-                    done.sealed += 1
-                    continue
-                done.schedules += 1
+                    self._done.sealed += 1
+        return found
+
+    async def schedules(self) -> None:
+        async for page in pages(
+            self._store.schedules, "", lambda one: one.schedule.id, lambda one: len(one.schedule.spec)
+        ):
+            for row in self._old([one.schedule for one in page], self._coding.read):
+                self._done.schedules += 1
                 if not self._dry_run:
-                    await self._store.put_schedule(self._coding.encode(plain), row.revision)
+                    await self._store.put_schedule(self._coding.encode(row), row.revision)
 
-    # -- endpoints for webhooks
-
-    async def endpoints(self, done: Rotated) -> None:
-        for one in await all_partners(self._store):
-            if one.kind != WEBHOOK or self._is_current(one.doc):
-                continue
-            try:
-                self._coding.read_endpoint(one.name, one.doc)
-            except PayloadSealed:
-                done.sealed += 1
-                continue
-            done.webhooks += 1
+    async def endpoints(self) -> None:
+        found = [one for one in await all_partners(self._store) if one.kind == WEBHOOK]
+        for one in self._old(found, self._coding.read):
+            self._done.webhooks += 1
             if not self._dry_run:
                 await self._store.change_partner(WEBHOOK, one.name, "", self._recoded_endpoint(one.name))
-
-    # -- secrets of flows
-
-    async def secrets(self, done: Rotated) -> None:
-        for one in await self._store.documents(FLOW_SECRETS, _LAST):
-            if self._is_current(one.body):
-                continue
-            try:
-                plain = self._coding.read_document(FLOW_SECRETS, one).body
-            except PayloadSealed:
-                done.sealed += 1
-                continue
-            coded = self._coding.kept_document(FLOW_SECRETS, one.key, plain)
-            if self._dry_run or await self._store.rewrite_document(FLOW_SECRETS, one.key, one.body, coded):
-                done.secrets += 1
-
-    # -- flows and events
-
-    async def flows(self, done: Rotated) -> None:
-        after: tuple[str, int] | None = None
-        while page := await self._store.flows(FlowFilter(), after, _PAGE):
-            after = page[-1].name, page[-1].version
-            for row in [one for one in page if not self._coding.is_current(one)]:
-                plain = self._coding.plain_flow(row)
-                if plain.sealed:
-                    done.sealed += 1
-                    continue
-                done.flows += 1
-                if not self._dry_run:
-                    await self._store.put_flow(self._coding.encode(plain), row.revision)
-
-    async def events(self, done: Rotated) -> None:
-        before: UUID | None = None
-        while page := await self._store.events(EventFilter(), before, _PAGE):
-            before = page[-1].event_id
-            plain = [self._coding.plain_event(one) for one in page if not self._coding.is_current(one)]
-            readable = [one for one in plain if not one.sealed]
-            done.sealed += len(plain) - len(readable)
-            done.events += len(readable)
-            if readable and not self._dry_run:
-                await self._store.rewrite_events([self._coding.encode(one) for one in readable])
-
-    # -- messages of the bus
-
-    async def messages(self, done: Rotated) -> None:
-        read = partial(self._store.messages, None)
-        async for page in pages(read, _LAST, lambda one: one.number, lambda one: len(one.body)):
-            coded: dict[int, str] = {}
-            for one in page:
-                if self._is_current(one.body):
-                    continue
-                try:
-                    plain = self._coding.read(one)
-                except PayloadSealed:
-                    done.sealed += 1
-                    continue
-                coded[one.number] = self._coding.encode(plain).body
-            done.messages += len(coded)
-            if coded and not self._dry_run:
-                await self._store.rewrite_messages(coded)
-
-    # -- keys of the server
-
-    async def api_keys(self, done: Rotated) -> None:
-        for key in await self._store.api_keys():
-            if self._is_current(key.digest):
-                continue
-            plain = self._coding.plain_key(key)
-            if not plain.digest:
-                done.sealed += 1
-                continue
-            done.api_keys += 1
-            if not self._dry_run:
-                await self._store.rewrite_api_key(key.id, self._coding.api_key(plain).digest)
 
     def _recoded_endpoint(self, id: str) -> PartnerRule[None]:
         def rule(docs: PartnerDocs) -> PartnerChange[None]:
@@ -354,3 +280,41 @@ class _Rotation:
             return PartnerChange(None, self._coding.endpoint(id, self._coding.read_endpoint(id, docs.doc)))
 
         return rule
+
+    async def secrets(self) -> None:
+        found = await self._store.documents(FLOW_SECRETS, _LAST)
+        stored = {one.key: one.body for one in found}
+        for one in self._old(found, partial(self._coding.read_document, FLOW_SECRETS)):
+            coded = self._coding.kept_document(FLOW_SECRETS, one.key, one.body)
+            if self._dry_run or await self._store.rewrite_document(FLOW_SECRETS, one.key, stored[one.key], coded):
+                self._done.secrets += 1
+
+    async def flows(self) -> None:
+        read = partial(self._store.flows, FlowFilter())
+        async for page in pages(read, None, lambda one: (one.name, one.version), lambda one: len(one.document)):
+            for row in self._old(page, self._coding.read):
+                self._done.flows += 1
+                if not self._dry_run:
+                    await self._store.put_flow(self._coding.encode(row), row.revision)
+
+    async def events(self) -> None:
+        read = partial(self._store.events, EventFilter())
+        async for page in pages(read, None, lambda one: one.event_id, lambda one: len(one.payload)):
+            old = self._old(page, self._coding.read)
+            self._done.events += len(old)
+            if old and not self._dry_run:
+                await self._store.rewrite_events([self._coding.encode(one) for one in old])
+
+    async def messages(self) -> None:
+        read = partial(self._store.messages, None)
+        async for page in pages(read, _LAST, lambda one: one.number, lambda one: len(one.body)):
+            old = self._old(page, self._coding.read)
+            self._done.messages += len(old)
+            if old and not self._dry_run:
+                await self._store.rewrite_messages({one.number: self._coding.encode(one).body for one in old})
+
+    async def api_keys(self) -> None:
+        for key in self._old(await self._store.api_keys(), self._coding.read_key):
+            self._done.api_keys += 1
+            if not self._dry_run:
+                await self._store.rewrite_api_key(key.id, self._coding.api_key(key).digest)
