@@ -6,49 +6,39 @@ was not encrypted with them, with or without the mark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from typing import Any, TypeVar, cast
-from uuid import UUID
 
 from batuta.codecs.base import Bound
 from batuta.errors import InvalidInput, PayloadRefused, PayloadSealed, UnknownSchedule
 from batuta.journal.audit import Act
-from batuta.journal.bus.messages import NewMessage
 from batuta.journal.codec_envelope import ADVICE, is_coded
 from batuta.journal.flows.records import (
-    Accepted,
     EventFilter,
     FlowFilter,
     FlowRow,
-    FlowRun,
     FlowSchedule,
-    FlowStart,
-    NewEvent,
 )
-from batuta.journal.forks import Fork
 from batuta.journal.marks import CODEC
 from batuta.journal.records import (
     Change,
     Claim,
     Message,
-    NewRun,
     Refusal,
-    Run,
     RunFilter,
-    StartOutcome,
     Verdict,
     WorkerInfo,
 )
 from batuta.journal.resilience.partners import WEBHOOK, PartnerChange, PartnerRule
-from batuta.journal.schedules import Firing, ScheduleRow
-from batuta.journal.server.api_keys import StoredKey
+from batuta.journal.schedules import ScheduleRow
 from batuta.journal.server.documents import CODED
-from batuta.journal.server.requests import KeptRequest
-from batuta.journal.store import CallerTransaction, ForkOutcome, Store
+from batuta.journal.store import Store
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.record_codec import BARE
 
 T = TypeVar("T")
+V = TypeVar("V", bound=Callable[..., Awaitable[Any]])
 
 _SAID = "payloads here are encrypted"
 _NO_CODEC = f"this process has no codec: {ADVICE}"
@@ -138,70 +128,87 @@ def guarded(store: Store) -> Store:
     return store if hasattr(store, "coding") else cast(Store, UncodedStore(store))
 
 
-class UncodedStore:
+class GuardedStore:
+    """A store around another one, whose guard looks at the mark when it may have changed."""
+
+    def __init__(self, store: Store, payloads: Payloads | None = None) -> None:
+        self.inner, self.namespace = store, store.namespace
+        self.guard = Guard(store, payloads)
+
+    async def open(self) -> None:
+        await self.inner.open()
+        await self.guard.look()
+
+    async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
+        if name == CODEC:
+            return await self.guard.mark(act)
+        return await self.inner.set_mark(name, value, act)
+
+    async def clear_mark(self, name: str, act: Act | None = None) -> bool:
+        done = await self.inner.clear_mark(name, act)
+        await self.guard.look()
+        return done
+
+
+def _checked(verb: V) -> V:
+    """A verb that always writes payloads: the guard may refuse it."""
+
+    @wraps(verb)
+    async def checked(self: GuardedStore, *args: Any, **kwargs: Any) -> Any:
+        await self.guard.check()
+        return await getattr(self.inner, verb.__name__)(*args, **kwargs)
+
+    return cast(V, checked)
+
+
+class UncodedStore(GuardedStore):
     """Implements `Store` around one without codecs. Other methods go to that store."""
 
-    def __init__(self, store: Store) -> None:
-        self.inner, self.namespace = store, store.namespace
-        self._guard = Guard(store)
+    start = _checked(Store.start)
+    start_many = _checked(Store.start_many)
+    enter = _checked(Store.enter)
+    fork = _checked(Store.fork)
+    fire = _checked(Store.fire)
+    accept_events = _checked(Store.accept_events)
+    start_flow_run = _checked(Store.start_flow_run)
+    publish_messages = _checked(Store.publish_messages)
+    begin_request = _checked(Store.begin_request)
+    put_api_key = _checked(Store.put_api_key)
+    """Those who read the namespace would not believe it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    async def open(self) -> None:
-        await self.inner.open()
-        await self._guard.look()
-
     async def register(self, worker: WorkerInfo) -> int:
-        await self._guard.look()
+        await self.guard.look()
         return await self.inner.register(worker)
-
-    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
-        await self._guard.check()
-        return await self.inner.start(run, message)
-
-    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
-        await self._guard.check()
-        return await self.inner.start_many(runs, after)
-
-    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> CallerTransaction:
-        await self._guard.check()
-        return await self.inner.enter(transaction, runs)
 
     async def send(self, run_id: Any, message: Message, act: Act | None = None) -> bool:
         if message.kind not in BARE:
-            await self._guard.check()
+            await self.guard.check()
         return await self.inner.send(run_id, message, act)
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
-        if not self._guard.settled:
-            await self._guard.check_changes(changes)
+        if not self.guard.settled:
+            await self.guard.check_changes(changes)
         return await self.inner.commit(worker_id, changes)
 
     async def hand_over(
         self, worker: WorkerInfo, changes: Sequence[Change], limit: int
     ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
-        if not self._guard.settled:
-            await self._guard.check_changes(changes)
+        if not self.guard.settled:
+            await self.guard.check_changes(changes)
         return await self.inner.hand_over(worker, changes, limit)
-
-    async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
-        await self._guard.check()
-        return await self.inner.fork(forks, act)
-
-    async def fire(self, firings: Sequence[Firing]) -> list[bool]:
-        await self._guard.check()
-        return await self.inner.fire(firings)
 
     async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
         """A schedule whose spec does not change may be paused without its key."""
-        await self._guard.look()
+        await self.guard.look()
         known = None if expected is None else await self._spec_of(schedule.id)
         if known is not None and is_coded(known):
             if known != schedule.spec:
                 raise PayloadSealed(f"schedule {schedule.id!r} is unchanged: it went through a codec, and {_NO_CODEC}")
         else:
-            await self._guard.check()
+            await self.guard.check()
         return await self.inner.put_schedule(schedule, expected, act)
 
     async def _spec_of(self, id: str) -> str | None:
@@ -214,13 +221,8 @@ class UncodedStore:
         self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None
     ) -> PartnerChange[T]:
         if kind == WEBHOOK:
-            await self._guard.check()
+            await self.guard.check()
         return await self.inner.change_partner(kind, name, key, rule, act)
-
-    async def put_api_key(self, key: StoredKey, act: Act | None = None) -> bool:
-        """Those who read the namespace would not believe it."""
-        await self._guard.check()
-        return await self.inner.put_api_key(key, act)
 
     async def put_flow(
         self,
@@ -231,36 +233,10 @@ class UncodedStore:
     ) -> bool:
         """One whose document does not change may be made inactive without its key."""
         if expected is None or not is_coded(flow.document):
-            await self._guard.check()
+            await self.guard.check()
         return await self.inner.put_flow(flow, expected, act, schedule)
-
-    async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
-        await self._guard.check()
-        return await self.inner.accept_events(events)
-
-    async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
-        await self._guard.check()
-        return await self.inner.start_flow_run(event_id, start)
-
-    async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
-        await self._guard.check()
-        return await self.inner.publish_messages(messages)
-
-    async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
-        await self._guard.check()
-        return await self.inner.begin_request(key, digest, owner, lock, keep)
 
     async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         if kind in CODED:
-            await self._guard.check()
+            await self.guard.check()
         await self.inner.put_documents(kind, bodies, keep, act)
-
-    async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
-        if name == CODEC:
-            return await self._guard.mark(act)
-        return await self.inner.set_mark(name, value, act)
-
-    async def clear_mark(self, name: str, act: Act | None = None) -> bool:
-        done = await self.inner.clear_mark(name, act)
-        await self._guard.look()
-        return done

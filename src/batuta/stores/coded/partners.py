@@ -9,19 +9,16 @@ from msgspec.structs import replace
 from batuta.errors import PayloadSealed
 from batuta.journal.audit import Act
 from batuta.journal.resilience.partners import WEBHOOK, Partner, PartnerChange, PartnerDocs, PartnerRule
-from batuta.journal.store import Store
-from batuta.stores.coded.namespace_guard import Guard
+from batuta.stores.coded.namespace_guard import GuardedStore
 from batuta.stores.coded.record_codec import RecordCodec, never_plain
 
 T = TypeVar("T")
 
 
-class PartnerVerbs:
+class PartnerVerbs(GuardedStore):
     """The part of a store with codecs that is about partners."""
 
-    inner: Store
     coding: RecordCodec
-    guard: Guard
 
     async def change_partner(
         self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None

@@ -34,7 +34,6 @@ from batuta.journal.flows.records import (
     NewEvent,
 )
 from batuta.journal.forks import Fork
-from batuta.journal.marks import CODEC
 from batuta.journal.records import (
     IN_PAGES,
     PAGE_BYTES,
@@ -65,7 +64,6 @@ from batuta.journal.store import SEALED, CallerTransaction, ForkOutcome, Heartbe
 from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.forks import Forks
 from batuta.stores.coded.handles import CodedCallerTransaction, CodedHeartbeat, CodedTransaction
-from batuta.stores.coded.namespace_guard import Guard
 from batuta.stores.coded.partners import PartnerVerbs
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
@@ -101,14 +99,14 @@ class CodedStore(PartnerVerbs):
     """Implements `Store`."""
 
     def __init__(self, store: Store, codecs: Sequence[PayloadCodec]) -> None:
-        self.inner, self.namespace = store, store.namespace
-        self.coding = RecordCodec(Payloads(codecs, store.namespace))
+        payloads = Payloads(codecs, store.namespace)
+        super().__init__(store, payloads)
+        self.coding = RecordCodec(payloads)
         self._facts = Facts(store)
         self._marked = f"|{self.coding.payloads.mark}"
         self._changes = Changes(self.coding, self._facts, self._marked)
         self._forks = Forks(store, self.coding, self._facts)
         self._plaintext_checks = PlaintextChecks(store, self.coding)
-        self.guard = Guard(store, self.coding.payloads)
 
     def __getattr__(self, name: str) -> Any:
         if name in PASSED:
@@ -117,22 +115,6 @@ class CodedStore(PartnerVerbs):
 
     def keyed(self, text: str) -> str:
         return self.coding.payloads.keyed(text)
-
-    # -- marks
-
-    async def open(self) -> None:
-        await self.inner.open()
-        await self.guard.look()
-
-    async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
-        if name == CODEC:
-            return await self.guard.mark(act)
-        return await self.inner.set_mark(name, value, act)
-
-    async def clear_mark(self, name: str, act: Act | None = None) -> bool:
-        done = await self.inner.clear_mark(name, act)
-        await self.guard.look()
-        return done
 
     # -- runs come in
 
