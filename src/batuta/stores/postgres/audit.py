@@ -37,21 +37,20 @@ class AuditVerbs(Base):
     """The part of the store that reads the audit log."""
 
     async def note_act(self, target: str, act: Act) -> None:
-        await self._pool.write(self._sql["note_act"], self.namespace, target, *act_values(act))
+        await self._execute("note_act", target, *act_values(act))
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
-        rows = await self._pool.read(self._sql["audit"], self.namespace, after, limit)
-        return [_recorded(row) for row in rows]
+        return await self._read_all(_recorded, "audit", after, limit)
 
     async def audit_head(self) -> tuple[int, str]:
-        rows = await self._pool.read(self._sql["audit_head"], self.namespace)
+        rows = await self._read("audit_head")
         return (rows[0]["number"], rows[0]["hash"]) if rows else (0, "")
 
     async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
-        query = self._sql["acts" if where.target is None else "acts_on"]
+        query = "acts" if where.target is None else "acts_on"
         last = _ABOVE_ALL if before is None else before
         said = (where.target, where.actor, where.verb, where.since, where.until)
-        return [_recorded(row) for row in await self._pool.read(query, self.namespace, last, *said, limit)]
+        return await self._read_all(_recorded, query, last, *said, limit)
 
 
 def _recorded(row: Any) -> Recorded:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+from asyncpg import Record
 
 from batuta.clock import SECOND
+from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.records import Hint
 from batuta.stores.contract.claim_limits import Rotation
@@ -21,6 +24,8 @@ from batuta.stores.postgres.database.row_locks import COMMIT_SECONDS, VERB_SECON
 from batuta.stores.postgres.fast.busy_poll import BusyPoll
 from batuta.stores.postgres.fast.claim_cursor import ClaimCursors
 from batuta.stores.postgres.hints import Announcer, HintListener, Ticker, channel_of
+
+T = TypeVar("T")
 
 log = logging.getLogger("batuta.postgres")
 
@@ -135,6 +140,31 @@ class Base:
         rows = await self._pool.read(self._sql["now"])
         now: int = rows[0]["now"]
         return now
+
+    # -- named queries of this namespace
+
+    async def _read(self, query: str, *values: Any) -> list[Record]:
+        return await self._pool.read(self._sql[query], self.namespace, *values)
+
+    async def _read_all(self, of: Callable[[Record], T], query: str, *values: Any) -> list[T]:
+        """Each row as what it stands for."""
+        return [of(row) for row in await self._read(query, *values)]
+
+    async def _read_first(self, of: Callable[[Record], T], query: str, *values: Any) -> T | None:
+        rows = await self._read(query, *values)
+        return of(rows[0]) if rows else None
+
+    async def _execute(self, query: str, *values: Any) -> list[Record]:
+        """The same for a statement that writes, which is tried again while a row is locked."""
+        return await self._pool.write(self._sql[query], self.namespace, *values)
+
+    def _existing(self, rows: Sequence[Record], run: RunId | str) -> Record:
+        """The row of a run. Raises UnknownRun."""
+        if not rows:
+            raise UnknownRun(run, self.namespace)
+        return rows[0]
+
+    # -- hints and sessions
 
     def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
         undo = self._listeners.add(callback)

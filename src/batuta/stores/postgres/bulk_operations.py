@@ -22,20 +22,20 @@ class BulkVerbs(Base):
 
     async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         wanted = list(dict.fromkeys(run_ids))
-        rows = await self._pool.write(self._sql["pause_runs"], self.namespace, wanted, *act_values(act))
+        rows = await self._execute("pause_runs", wanted, *act_values(act))
         self._announcer.tell(Hint(messages=ids_of(rows[0]["told"])))
         return ids_of(rows[0]["held"])
 
     async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         wanted = list(dict.fromkeys(run_ids))
-        rows = await self._pool.write(self._sql["resume_runs"], self.namespace, wanted, *act_values(act))
+        rows = await self._execute("resume_runs", wanted, *act_values(act))
         resumed, told = ids_of(rows[0]["resumed"]), ids_of(rows[0]["told"])
         self._announcer.tell(Hint(due=len(told) < len(resumed), messages=told))
         return resumed
 
     async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         wanted = list(dict.fromkeys(run_ids))
-        rows = await self._pool.write(self._sql["cancel_runs"], self.namespace, wanted, reason, *act_values(act))
+        rows = await self._execute("cancel_runs", wanted, reason, *act_values(act))
         self._announcer.tell(Hint(due=bool(rows[0]["due"]), messages=ids_of(rows[0]["told"])))
         return ids_of(rows[0]["asked"])
 

@@ -9,7 +9,7 @@ from typing import Any
 from asyncpg import Record
 from msgspec import json
 
-from batuta.errors import PayloadDamaged, UnknownRun, told
+from batuta.errors import PayloadDamaged, told
 from batuta.ids import RunId
 from batuta.journal.records import IN_PAGES, PAGE_BYTES, Claim, Hint, Message, StoredRun, Unread, WorkerInfo
 from batuta.journal.store import SEALED
@@ -38,9 +38,8 @@ class Claims(Base):
     """Claiming."""
 
     async def register(self, worker: WorkerInfo) -> int:
-        rows = await self._pool.write(
-            self._sql["register"],
-            self.namespace,
+        rows = await self._execute(
+            "register",
             worker.worker_id,
             worker.queues,
             json.encode(worker.code).decode(),
@@ -54,12 +53,12 @@ class Claims(Base):
         return now
 
     async def retire(self, worker_id: str) -> None:
-        rows = await self._pool.write(self._sql["retire"], self.namespace, worker_id)
+        rows = await self._execute("retire", worker_id)
         self._announcer.tell(Hint(due=rows[0]["freed"] > 0))
 
     async def give_up(self, worker_id: str, run_ids: Sequence[RunId], reason: str) -> int:
-        values = (self.namespace, worker_id, list(run_ids), reason, rules.POISON_DEATHS)
-        freed: int = (await self._pool.write(self._sql["give_up"], *values))[0]["freed"]
+        rows = await self._execute("give_up", worker_id, list(run_ids), reason, rules.POISON_DEATHS)
+        freed: int = rows[0]["freed"]
         self._announcer.tell(Hint(due=freed > 0))
         return freed
 
@@ -142,7 +141,7 @@ class Claims(Base):
         self._lose_reply("claim")
 
     async def hasten(self, until: int, limit: int, *, asleep: int = 0) -> int:
-        rows = await self._pool.write(self._sql["hasten"], self.namespace, until, limit, until + asleep)
+        rows = await self._execute("hasten", until, limit, until + asleep)
         hastened: int = rows[0]["hastened"]
         self._claim_cursors = ClaimCursors()  # what claims know of is ahead of the clock
         self._announcer.tell(Hint(due=hastened > 0))
@@ -150,18 +149,14 @@ class Claims(Base):
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
         names, fingerprints = list(worker.code), list(worker.code.values())
-        rows = await self._pool.read(
-            self._sql["due_at"], self.namespace, worker.worker_id, worker.queues, names, fingerprints
-        )
+        rows = await self._read("due_at", worker.worker_id, worker.queues, names, fingerprints)
         due_at: int | None = rows[0]["due_at"]
         return due_at
 
     async def load(self, run_id: RunId) -> StoredRun:
         async with self._pool.session() as session:
-            rows = await session.read(self._sql["run"], self.namespace, run_id)
-            if not rows:
-                raise UnknownRun(run_id, self.namespace)
-            stored = StoredRun(run_of(rows[0]), [], _start_of(rows[0]), [])
+            row = self._existing(await session.read(self._sql["run"], self.namespace, run_id), run_id)
+            stored = StoredRun(run_of(row), [], _start_of(row), [])
             await self._fill(session, [stored])
             return stored
 
@@ -210,7 +205,7 @@ class Claims(Base):
 
     async def unread(self, run_ids: Sequence[RunId], *, after: int = 0) -> dict[RunId, Unread]:
         found: dict[RunId, Unread] = {}
-        for row in await self._pool.read(self._sql["unread"], self.namespace, list(run_ids), after):
+        for row in await self._read("unread", list(run_ids), after):
             run_id = standard(row["run_id"])
             if run_id not in found:
                 found[run_id] = Unread(row["epoch"], _start_of(row, "run_name"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncpg import Record
 
-from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
+from batuta.errors import OutcomeUnknown, StoreUnavailable
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.audit import Act
@@ -256,10 +256,8 @@ class Commits(Base):
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
     ) -> bool:
         async with self._pool.session() as session:
-            rows = await session.read(self._sql["run"], self.namespace, run_id)
-            if not rows:
-                raise UnknownRun(run_id, self.namespace)
-            columns = [[value] for value in closing_values(rows[0], head, entry, state, reason)]
+            run = self._existing(await session.read(self._sql["run"], self.namespace, run_id), run_id)
+            columns = [[value] for value in closing_values(run, head, entry, state, reason)]
             values = (state, reason, rules.PARENT_CLOSED)
             query, said = ("close_runs", ()) if act is None else ("close_as_act", act_values(act))
             rows = await session.write(self._sql[query], self.namespace, *values, *columns, None, *said)

@@ -45,39 +45,38 @@ class DeadLetterVerbs(Base):
     """The part of the store that is about dead letters."""
 
     async def letter(self, run_id: RunId) -> DeadLetter:
-        rows = await self._pool.read(self._sql["letter"], self.namespace, run_id)
+        rows = await self._read("letter", run_id)
         if not rows:
             raise UnknownLetter(str(run_id))
         return letter_of_row(rows[0])
 
     async def letters(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterPage:
         before = letter_place_of(cursor) or (_NEVER, _LAST_RUN)
-        query = self._sql["list_letters" if where.fingerprint is None else "list_alike"]
-        rows = await self._pool.read(query, self.namespace, *_restrictions(where), *before, limit + 1)
+        query = "list_letters" if where.fingerprint is None else "list_alike"
+        rows = await self._read(query, *_restrictions(where), *before, limit + 1)
         page = [letter_of_row(row) for row in rows[:limit]]
         return DeadLetterPage(page, cursor_of(page[-1].at, page[-1].run_id) if len(rows) > limit else None)
 
     async def letter_groups(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterGroups:
         before = place_of(cursor) or (_NEVER, _LAST_NAME)
         if is_counted(where):
-            query, values = self._sql["letter_groups"], _counted(where)
+            rows = await self._read("letter_groups", *_counted(where), *before, limit + 1)
         else:
-            query, values = self._sql["group_letters"], _restrictions(where)
-        rows = await self._pool.read(query, self.namespace, *values, *before, limit + 1)
+            rows = await self._read("group_letters", *_restrictions(where), *before, limit + 1)
         page = [_group_of(row) for row in rows[:limit]]
         return DeadLetterGroups(page, cursor_of(page[-1].last_at, page[-1].fingerprint) if len(rows) > limit else None)
 
     async def count_letters(self, where: LetterFilter) -> int:
         if is_counted(where):
-            rows = await self._pool.read(self._sql["sum_letters"], self.namespace, *_counted(where))
+            rows = await self._read("sum_letters", *_counted(where))
         else:
-            rows = await self._pool.read(self._sql["count_letters"], self.namespace, *_restrictions(where))
+            rows = await self._read("count_letters", *_restrictions(where))
         count: int = rows[0]["letters"]
         return count
 
     async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         values = (list(run_ids), act.reason, *act_values(act))
-        rows = await self._pool.write(self._sql["discard_letters"], self.namespace, *values)
+        rows = await self._execute("discard_letters", *values)
         return standard_ids(rows[0]["resolved"])
 
 

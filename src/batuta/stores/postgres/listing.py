@@ -39,7 +39,7 @@ class Listing(Base):
         values = _restrictions(where)
         if where.retrying:
             query, values = "list_retrying", (*values, where.retrying)
-        rows = await self._pool.read(self._sql[query], self.namespace, *values, before, limit + 1)
+        rows = await self._read(query, *values, before, limit + 1)
         page = [run_of(row) for row in rows[:limit]]
         return Page(page, str(page[-1].run_id) if len(rows) > limit and page else None)
 
@@ -54,15 +54,15 @@ class Listing(Base):
             query = "count_children"
         else:
             query = "count_open" if where.states and OPEN.issuperset(where.states) else "count_runs"
-        rows = await self._pool.read(self._sql[query], self.namespace, *values)
+        rows = await self._read(query, *values)
         return {RunState(row["state"]): row["runs"] for row in rows}
 
     async def gauges(self) -> StoreGauges:
-        rows = await self._pool.read(self._sql["gauges"], self.namespace, MOST_COUNTED, MOST_QUEUES)
+        rows = await self._read("gauges", MOST_COUNTED, MOST_QUEUES)
         return gauges_of(tuple(row) for row in rows)
 
     async def workers(self) -> list[WorkerView]:
-        return [worker_of(row) for row in await self._pool.read(self._sql["workers"], self.namespace)]
+        return await self._read_all(worker_of, "workers")
 
 
 def _restrictions(where: RunFilter) -> tuple[Any, ...]:

@@ -11,10 +11,10 @@ class MarkVerbs(Base):
     """The store's methods for marks of a namespace."""
 
     async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
-        return bool(await self._pool.write(self._sql["set_mark"], self.namespace, name, value, *act_values(act)))
+        return bool(await self._execute("set_mark", name, value, *act_values(act)))
 
     async def clear_mark(self, name: str, act: Act | None = None) -> bool:
-        return bool(await self._pool.write(self._sql["clear_mark"], self.namespace, name, *act_values(act)))
+        return bool(await self._execute("clear_mark", name, *act_values(act)))
 
     async def marks(self) -> dict[str, str]:
-        return {row["name"]: row["value"] for row in await self._pool.read(self._sql["marks"], self.namespace)}
+        return {row["name"]: row["value"] for row in await self._read("marks")}

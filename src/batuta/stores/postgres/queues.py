@@ -21,12 +21,11 @@ class Queues(Base):
         self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None
     ) -> None:
         values = limits.only(only).columns().values()
-        await self._pool.write(self._sql["limit_queue"], self.namespace, name, *values, list(only), *act_values(act))
+        await self._execute("limit_queue", name, *values, list(only), *act_values(act))
         self._announcer.tell(Hint(due=True))
 
     async def pause_queue(self, name: str, paused: bool, reason: str = "", act: Act | None = None) -> None:
-        values = (self.namespace, name, paused, reason if paused else "", *act_values(act))
-        await self._pool.write(self._sql["pause_queue"], *values)
+        await self._execute("pause_queue", name, paused, reason if paused else "", *act_values(act))
         self._announcer.tell(Hint(due=not paused))
 
     async def queues(self) -> list[QueueInfo]:
@@ -42,5 +41,5 @@ class Queues(Base):
                 workers=row["workers"],
                 **asdict(QueueLimits.of_columns(dict(row))),
             )
-            for row in await self._pool.read(self._sql["queues"], self.namespace)
+            for row in await self._read("queues")
         ]

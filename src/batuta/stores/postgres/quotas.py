@@ -16,18 +16,16 @@ class QuotaVerbs(Base):
 
     async def set_quota(self, quota: Quota, act: Act | None = None) -> bool:
         said = (quota.name, quota.limit, quota.burst, *act_values(act))
-        return bool(await self._pool.write(self._sql["set_quota"], self.namespace, *said))
+        return bool(await self._execute("set_quota", *said))
 
     async def clear_quota(self, name: str, act: Act | None = None) -> bool:
-        return bool(await self._pool.write(self._sql["clear_quota"], self.namespace, name, *act_values(act)))
+        return bool(await self._execute("clear_quota", name, *act_values(act)))
 
     async def quotas(self) -> list[Quota]:
-        rows = await self._pool.read(self._sql["quotas"], self.namespace, EVERYBODY, OPEN_RUNS, STARTS)
-        return [_view(row) for row in rows]
+        return await self._read_all(_view, "quotas", EVERYBODY, OPEN_RUNS, STARTS)
 
     async def spend_starts(self, count: int, quota: Quota, ago: int = 0) -> None:
-        values = (self.namespace, count, ago, quota.limit, quota.at_once)
-        await self._pool.write(self._sql["spend_starts"], *values)
+        await self._execute("spend_starts", count, ago, quota.limit, quota.at_once)
 
 
 def _view(row: Record) -> Quota:

@@ -16,17 +16,14 @@ class RewritingVerbs(Base):
     """The part of the store that is about payloads that lie there."""
 
     async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
-        rows = await self._pool.read(self._sql["inbox"], self.namespace, chain_id, after, limit)
-        return [message_of(row) for row in rows]
+        return await self._read_all(message_of, "inbox", chain_id, after, limit)
 
     async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
-        rows = await self._pool.read(self._sql["answers_of"], self.namespace, chain_id, after, limit)
-        return [output_of(row) for row in rows]
+        return await self._read_all(output_of, "answers_of", chain_id, after, limit)
 
     async def rewrite(self, changed: Rewrite) -> bool:
-        rows = await self._pool.write(
-            self._sql["rewrite"],
-            self.namespace,
+        rows = await self._execute(
+            "rewrite",
             changed.run_id,
             *_columns(changed.entries, "ord", "crc", "body"),
             *_columns(changed.attempts, "seq", "number", "error", "details", "tokens"),

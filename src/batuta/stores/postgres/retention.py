@@ -24,25 +24,23 @@ class RetentionVerbs(Base):
 
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         act = replace(act, after="null")
-        rows = await self._pool.write(self._sql["delete_runs"], self.namespace, list(run_ids), *act_values(act))
+        rows = await self._execute("delete_runs", list(run_ids), *act_values(act))
         return standard_ids(rows[0]["gone"])
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
         keep, target = rule.micros, target_of(rule.workflow, rule.state)
         said = (rule.workflow, rule.state, keep, target, keep_json(keep))
-        return bool(await self._pool.write(self._sql["set_retention"], self.namespace, *said, *act_values(act)[:4]))
+        return bool(await self._execute("set_retention", *said, *act_values(act)[:4]))
 
     async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
         said = (name, state, target_of(name, state), *act_values(act)[:4])
-        return bool(await self._pool.write(self._sql["drop_retention"], self.namespace, *said))
+        return bool(await self._execute("drop_retention", *said))
 
     async def retention(self) -> list[Retention]:
-        rows = await self._pool.read(self._sql["retention"], self.namespace)
-        return [Retention.stored(row["name"], row["state"], row["keep"]) for row in rows]
+        return [Retention.stored(row["name"], row["state"], row["keep"]) for row in await self._read("retention")]
 
     async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
-        values = (self.namespace, limit, after, dry_run, MOST_ENTRIES)
         asked = monotonic()
-        row = (await self._pool.write(self._sql["prune"], *values))[0]
+        [row] = await self._execute("prune", limit, after, dry_run, MOST_ENTRIES)
         busy = min(row["busy"], monotonic() - asked)  # by a clock that may have been set meanwhile
         return Pruned(row["deleted"], None if row["last"] is None else standard(row["last"]), busy)

@@ -26,30 +26,27 @@ class ScheduleVerbs(Base):
         times = (schedule.next_at, schedule.last_at, schedule.last_id)
         statement = "insert_schedule" if expected is None else "replace_schedule"
         fence = () if expected is None else (expected,)
-        values = (self.namespace, *said, *times, *act_values(act), *fence)
-        written = bool(await self._pool.write(self._sql[statement], *values))
+        written = bool(await self._execute(statement, *said, *times, *act_values(act), *fence))
         self._announcer.tell(Hint(schedules=written))
         return written
 
     async def delete_schedule(self, id: str, act: Act | None = None) -> bool:
-        return bool(await self._pool.write(self._sql["delete_schedule"], self.namespace, id, *act_values(act)))
+        return bool(await self._execute("delete_schedule", id, *act_values(act)))
 
     async def schedule(self, id: str) -> DueSchedule:
-        rows = await self._pool.read(self._sql["schedule"], self.namespace, id)
+        rows = await self._read("schedule", id)
         if not rows:
             raise UnknownSchedule(id, self.namespace)
         return _schedule_of(rows[0])
 
     async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
-        rows = await self._pool.read(self._sql["schedules"], self.namespace, after, limit)
-        return [_schedule_of(row) for row in rows]
+        return await self._read_all(_schedule_of, "schedules", after, limit)
 
     async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
-        rows = await self._pool.read(self._sql["due_schedules"], self.namespace, limit, *(after or _FIRST))
-        return [_schedule_of(row) for row in rows]
+        return await self._read_all(_schedule_of, "due_schedules", limit, *(after or _FIRST))
 
     async def schedule_at(self, after: int = -1) -> int | None:
-        rows = await self._pool.read(self._sql["schedule_at"], self.namespace, after)
+        rows = await self._read("schedule_at", after)
         next_at: int | None = rows[0]["next_at"]
         return next_at
 
@@ -59,9 +56,8 @@ class ScheduleVerbs(Base):
         keys = [UUID(int=number) for number in range(len(firings))]
         makers = {run.run_id: key for key, firing in zip(keys, firings, strict=True) for run in firing.starts}
         columns = batch_columns.unowned_columns([run for firing in firings for run in firing.starts])
-        rows = await self._pool.write(
-            self._sql["fire"],
-            self.namespace,
+        rows = await self._execute(
+            "fire",
             keys,
             *batch_columns.as_columns(
                 [(f.id, f.revision, f.next_at, f.state, f.last_at, f.last_id) for f in firings], 6

@@ -240,19 +240,18 @@ class Starts(Base):
 
     async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
         query, said = ("send_message", ()) if act is None else ("send_as_act", act_values(act))
-        values = (self.namespace, run_id, *_message_values(message), *said)
-        outcome, receiver, state, owner, *_ = (await self._pool.write(self._sql[query], *values))[0]
+        [(outcome, receiver, state, owner, *_)] = await self._execute(query, run_id, *_message_values(message), *said)
         if outcome == "unknown":
             raise UnknownRun(run_id, self.namespace)
         if outcome in ("closed", "full"):
-            rows = await self._pool.read(self._sql["run"], self.namespace, run_id)
+            rows = await self._read("run", run_id)
             id = rows[0]["id"] if rows else run_id
             raise RunClosed(id, state) if outcome == "closed" else rules.inbox_full(self.namespace, id, int(state))
         self._announce(outcome, receiver, state, owner)
         return bool(outcome == "sent")
 
     async def unpark(self, run_id: RunId, act: Act | None = None) -> bool:
-        rows = await self._pool.write(self._sql["unpark"], self.namespace, run_id, *act_values(act))
+        rows = await self._execute("unpark", run_id, *act_values(act))
         known, unparked, _ = rows[0]
         if not known:
             raise UnknownRun(run_id, self.namespace)

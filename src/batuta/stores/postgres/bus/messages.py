@@ -21,6 +21,7 @@ from batuta.journal.bus.messages import (
 from batuta.journal.records import Hint
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.database.rows import record_of
 
 _AFTER_ALL = 2**63 - 1
 
@@ -35,53 +36,45 @@ class BusVerbs(Base):
     """The part of the store that is about the bus."""
 
     async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
-        values = (self.namespace, *message_columns(messages))
-        rows = await self._pool.write(self._sql["publish_messages"], *values)
+        rows = await self._execute("publish_messages", *message_columns(messages))
         fresh: list[str] = rows[0]["fresh"]
         self._announcer.tell(Hint(bus=bool(fresh)))
         return fresh
 
     async def put_subscription(self, row: SubscriptionRow, *, from_start: bool = False) -> SubscriptionRow:
-        values = (self.namespace, row.name, row.topic, row.via, row.ordered, from_start)
-        rows = await self._pool.write(self._sql["put_subscription"], *values)
+        rows = await self._execute("put_subscription", row.name, row.topic, row.via, row.ordered, from_start)
         self._announcer.tell(Hint(bus=True))
         return SubscriptionRow(**dict(rows[0]))
 
     async def drop_subscription(self, name: str, act: Act | None = None) -> bool:
-        return bool(await self._pool.write(self._sql["drop_subscription"], self.namespace, name, *act_values(act)))
+        return bool(await self._execute("drop_subscription", name, *act_values(act)))
 
     async def bus_turn(self, names: Sequence[str], begun: Sequence[Begun], limit: int) -> BusTurn:
         columns = ([one.subscription for one in begun], [one.number for one in begun], [one.run_id for one in begun])
-        rows = await self._pool.write(self._sql["bus_turn"], self.namespace, list(names), *columns, limit, WINDOW)
+        rows = await self._execute("bus_turn", list(names), *columns, limit, WINDOW)
         found = [Delivery(**dict(row)) for row in rows if row["number"] is not None]
         return BusTurn(found, len(found) < len(rows))
 
     async def unsent_messages(self, via: str, limit: int) -> list[StoredMessage]:
-        rows = await self._pool.read(self._sql["unsent_messages"], self.namespace, via, limit)
-        return [StoredMessage(**dict(row)) for row in rows]
+        return await self._read_all(record_of(StoredMessage), "unsent_messages", via, limit)
 
     async def sent_messages(self, numbers: Sequence[int]) -> None:
-        await self._pool.write(self._sql["sent_messages"], self.namespace, list(numbers))
+        await self._execute("sent_messages", list(numbers))
 
     async def bus_status(self) -> BusStatus:
-        topics = await self._pool.read(self._sql["topics"], self.namespace, MOST_COUNTED)
-        subscriptions = await self._pool.read(self._sql["subscriptions"], self.namespace, MOST_COUNTED)
         return BusStatus(
-            topics=[TopicStatus(**dict(row)) for row in topics],
-            subscriptions=[SubscriptionStatus(**dict(row)) for row in subscriptions],
+            topics=await self._read_all(record_of(TopicStatus), "topics", MOST_COUNTED),
+            subscriptions=await self._read_all(record_of(SubscriptionStatus), "subscriptions", MOST_COUNTED),
         )
 
     async def messages(self, topic: str | None, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
         last = _AFTER_ALL if before is None else before
         if topic is None:
-            rows = await self._pool.read(self._sql["all_messages"], self.namespace, last, limit)
-        else:
-            rows = await self._pool.read(self._sql["topic_messages"], self.namespace, topic, last, limit)
-        return [StoredMessage(**dict(row)) for row in rows]
+            return await self._read_all(record_of(StoredMessage), "all_messages", last, limit)
+        return await self._read_all(record_of(StoredMessage), "topic_messages", topic, last, limit)
 
     async def rewrite_messages(self, bodies: Mapping[int, str]) -> None:
-        values = (self.namespace, list(bodies), list(bodies.values()))
-        await self._pool.write(self._sql["rewrite_messages"], *values)
+        await self._execute("rewrite_messages", list(bodies), list(bodies.values()))
 
     async def prune_messages(self, keep: int, limit: int) -> int:
-        return len(await self._pool.write(self._sql["prune_messages"], self.namespace, keep, limit))
+        return len(await self._execute("prune_messages", keep, limit))

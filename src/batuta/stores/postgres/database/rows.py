@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from asyncpg import Record
@@ -26,6 +26,8 @@ from batuta.journal.records import (
 from batuta.journal.states import RunState
 from batuta.stores.contract import stored_values
 from batuta.stores.contract.claimed_run import Rare
+
+T = TypeVar("T")
 
 _code = json.Decoder(dict[str, str])
 _RUNNING = RunState.RUNNING
@@ -198,6 +200,11 @@ def output_of(row: Record) -> Output:
         value=row["value"],
         error=row["error"],
     )
+
+
+def record_of(kind: Callable[..., T]) -> Callable[[Record], T]:
+    """Reads rows whose columns have the names of a record's fields."""
+    return lambda row: kind(**dict(row))
 
 
 def worker_of(row: Record) -> WorkerView:

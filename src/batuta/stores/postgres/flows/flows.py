@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from uuid import UUID
 
 from asyncpg import Record
@@ -49,30 +50,24 @@ class FlowVerbs(Base):
         said = (flow.workflow_id, flow.name, flow.version, flow.description, flow.trigger_type, flow.document)
         row = None if schedule is None else schedule.row
         planned = (None if schedule is None else schedule.id, *((None,) * 3 if row is None else _plan(row)))
-        values = (self.namespace, *said, flow.is_active, flow.published_at, expected, *act_values(act), *planned)
-        rows = await self._pool.write(self._sql["put_flow"], *values)
+        values = (*said, flow.is_active, flow.published_at, expected, *act_values(act), *planned)
+        rows = await self._execute("put_flow", *values)
         written = bool(rows[0]["written"])
         self._announcer.tell(Hint(schedules=written and row is not None))
         return written
 
     async def flow(self, workflow_id: UUID) -> FlowRow | None:
-        rows = await self._pool.read(self._sql["flow"], self.namespace, workflow_id)
-        return _flow_of(rows[0]) if rows else None
+        return await self._read_first(_flow_of, "flow", workflow_id)
 
     async def flows(self, where: FlowFilter, after: tuple[str, int] | None = None, limit: int = 50) -> list[FlowRow]:
         said = (where.name, where.trigger_type, where.active, where.published, limit)
-        return [
-            _flow_of(row)
-            for row in await self._pool.read(self._sql["flows"], self.namespace, *(after or ("", 0)), *said)
-        ]
+        return await self._read_all(_flow_of, "flows", *(after or ("", 0)), *said)
 
     async def changed_flows(self, since: int, limit: int = 1_000) -> list[FlowRow]:
-        rows = await self._pool.read(self._sql["changed_flows"], self.namespace, since, limit)
-        return [_flow_of(row) for row in rows]
+        return await self._read_all(_flow_of, "changed_flows", since, limit)
 
     async def active_flows(self, trigger_type: str) -> list[FlowRow]:
-        rows = await self._pool.read(self._sql["active_flows"], self.namespace, trigger_type)
-        return [_flow_of(row) for row in rows]
+        return await self._read_all(_flow_of, "active_flows", trigger_type)
 
     async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
         """Events that start debounced runs are written one by one, but first those before them."""
@@ -119,9 +114,8 @@ class FlowVerbs(Base):
     ) -> Record:
         """`in_order`: the ids of the runs, as in the columns."""
         counted = [start for _, start in starts.values() if start.room is not None]
-        [row] = await self._pool.write(
-            self._sql[statement],
-            self.namespace,
+        [row] = await self._execute(
+            statement,
             *_event_columns(events),
             [starts[run_id][0].event_id for run_id in in_order],
             [starts[run_id][1].workflow_id for run_id in in_order],
@@ -142,58 +136,48 @@ class FlowVerbs(Base):
         named = [event for event in events if event.external_id is not None]
         names = ([event.source for event in named], [event.external_id for event in named])
         ids = [event.event_id for event in events]
-        rows = await self._pool.read(self._sql["events_among"], self.namespace, ids, *names)
-        found = [_event_of(row) for row in rows]
+        found = await self._read_all(_event_of, "events_among", ids, *names)
         return {one.event_id: one for one in found} | {
             (one.source, one.external_id): one for one in found if one.external_id is not None
         }
 
     async def counted_runs(self, flow_key: str) -> list[RunId]:
-        rows = await self._pool.read(self._sql["counted_runs"], self.namespace, flow_key)
-        return [row["run_id"] for row in rows]
+        return await self._read_all(itemgetter("run_id"), "counted_runs", flow_key)
 
     async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
         run = start.run
         columns = batch_columns.unowned_columns([run])
-        values = (self.namespace, event_id, start.workflow_id, run.run_id, *columns)
-        rows = await self._pool.write(self._sql["start_flow_run"], *values)
+        rows = await self._execute("start_flow_run", event_id, start.workflow_id, run.run_id, *columns)
         self._announcer.tell(Hint(due=rows[0]["begun"] > 0))
-        known = await self._pool.read(self._sql["flow_run"], self.namespace, start.workflow_id, event_id)
-        if not known:
+        found = await self._read_first(_flow_run_of, "flow_run", start.workflow_id, event_id)
+        if found is None:
             raise UnknownEvent(event_id)
-        found = _flow_run_of(known[0])
         return found, found.chain_id == run.run_id
 
     async def event(self, event_id: UUID) -> EventRow | None:
-        rows = await self._pool.read(self._sql["event"], self.namespace, event_id)
-        return _event_of(rows[0]) if rows else None
+        return await self._read_first(_event_of, "event", event_id)
 
     async def events(self, where: EventFilter, before: UUID | None = None, limit: int = 50) -> list[EventRow]:
-        values = (self.namespace, before, where.type, where.source, where.external_id, limit)
-        return [_event_of(row) for row in await self._pool.read(self._sql["events"], *values)]
+        values = (before, where.type, where.source, where.external_id, limit)
+        return await self._read_all(_event_of, "events", *values)
 
     async def rewrite_events(self, events: Sequence[EventRow]) -> None:
         columns = [one.event_id for one in events], [one.payload for one in events]
-        await self._pool.write(self._sql["rewrite_events"], self.namespace, *columns)
+        await self._execute("rewrite_events", *columns)
 
     async def flow_runs(self, where: FlowRunFilter, before: UUID | None = None, limit: int = 50) -> list[FlowRun]:
         if where.event_ids is not None:
-            values = (self.namespace, list(where.event_ids), before, limit, where.workflow_id)
-            rows = await self._pool.read(self._sql["flow_runs_of_events"], *values)
-        else:
-            rows = await self._pool.read(
-                self._sql["flow_runs_of_flow"], self.namespace, where.workflow_id, before, limit
-            )
-        return [_flow_run_of(row) for row in rows]
+            values = (list(where.event_ids), before, limit, where.workflow_id)
+            return await self._read_all(_flow_run_of, "flow_runs_of_events", *values)
+        return await self._read_all(_flow_run_of, "flow_runs_of_flow", where.workflow_id, before, limit)
 
     async def prune_events(self, keep: int, limit: int) -> int:
-        rows = await self._pool.write(self._sql["prune_events"], self.namespace, keep, limit)
+        rows = await self._execute("prune_events", keep, limit)
         gone: int = rows[0]["gone"]
         return gone
 
     async def open_runs(self, prefix: str, limit: int) -> list[RunId]:
-        rows = await self._pool.read(self._sql["open_runs"], self.namespace, prefix, f"{prefix}\x7f", limit)
-        return [row["run_id"] for row in rows]
+        return await self._read_all(itemgetter("run_id"), "open_runs", prefix, f"{prefix}\x7f", limit)
 
 
 def _plan(row: ScheduleRow) -> tuple[str, str, int | None]:

@@ -12,6 +12,7 @@ from batuta.journal.records import Hint
 from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason, hint_of
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.database.rows import record_of
 
 T = TypeVar("T")
 
@@ -29,34 +30,30 @@ class PartnerVerbs(Base):
     async def change_partner(
         self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None
     ) -> PartnerChange[T]:
-        place = (self.namespace, kind, name, key)
+        place = (kind, name, key)
         for number in range(_TRIES):  # decided here, and written only if no other change came in between
-            row = (await self._pool.read(self._sql["partner_docs"], *place))[0]
+            [row] = await self._read("partner_docs", *place)
             changed = rule(PartnerDocs(row["own"], row["doc"], row["now"]))
             if changed.doc is None or changed.doc == (row["doc"] or ""):
                 break
             values = (row["version"] or 0, changed.doc, changed.expires_at, *act_values(act))
-            if await self._pool.write(self._sql["put_partner"], *place, *values):
+            if await self._execute("put_partner", *place, *values):
                 break
             await asyncio.sleep(min(_LONGEST_PAUSE, 0.001 * 2**number) * jitter())
         else:
             raise StoreUnavailable(f"{kind} {name!r} is changed by too many others at once: try again")
         self._announcer.tell(hint_of(kind, name, key, changed))
-        await self._forget_partners(place)
-        return changed
-
-    async def _forget_partners(self, place: tuple[str, str, str, str]) -> None:
-        self._keyed_changes += bool(place[3])
+        self._keyed_changes += bool(key)
         if self._keyed_changes >= _FORGET_EVERY:
             self._keyed_changes = 0
-            await self._pool.write(self._sql["forget_partners"], *place[:3])
+            await self._execute("forget_partners", kind, name)
+        return changed
 
     async def partners(self, keys: bool = False, limit: int = 1_000) -> list[Partner]:
-        rows = await self._pool.read(self._sql["partner_keys" if keys else "partners"], self.namespace, limit)
-        return [Partner(**dict(row)) for row in rows]
+        return await self._read_all(record_of(Partner), "partner_keys" if keys else "partners", limit)
 
     async def wake_gate(self, name: str, limit: int) -> int:
-        rows = await self._pool.write(self._sql["wake_gate"], self.namespace, gate_reason(name), limit)
+        rows = await self._execute("wake_gate", gate_reason(name), limit)
         woken: int = rows[0]["woken"]
         self._announcer.tell(Hint(due=woken > 0))
         return woken
