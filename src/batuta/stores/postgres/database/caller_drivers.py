@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
 import asyncpg
+from msgspec import Struct
 
 from batuta.errors import WrongTransaction
 
@@ -19,31 +21,29 @@ _ALCHEMY, _ALCHEMY_ASYNC = "sqlalchemy.orm", "sqlalchemy.ext.asyncio"
 _PARAMETER = re.compile(r"\$(\d+)")
 
 
-class Link(Protocol):
+class Link(Struct, frozen=True):
     """A caller's connection."""
 
     blocking: bool
+    ask: Callable[[str, Sequence[str | None]], Awaitable[str | None]]
+    """The one value of a query whose parameters $1, $2, ... are texts. Never suspends when it is blocking.
 
-    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
-        """The one value of a query whose parameters $1, $2, ... are texts. Never suspends when it is blocking.
-
-        Raises WrongTransaction, and the driver's errors.
-        """
-        ...
+    Raises WrongTransaction, and the driver's errors.
+    """
 
 
 def link_to(transaction: Any) -> Link:
     """The caller's connection, as one of ours. Raises WrongTransaction when it is of no kind that is known here."""
     if isinstance(transaction, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
-        return _Asyncpg(transaction)
+        return Link(blocking=False, ask=partial(_ask_asyncpg, transaction))
     if _is(transaction, "psycopg", "AsyncConnection"):
-        return _Psycopg(transaction)
+        return Link(blocking=False, ask=partial(_ask_psycopg, transaction))
     if _is(transaction, "psycopg", "Connection"):
-        return _BlockingPsycopg(transaction)
+        return Link(blocking=True, ask=partial(_ask_blocking_psycopg, transaction))
     if _is(transaction, _ALCHEMY_ASYNC, "AsyncSession", "AsyncConnection", "async_scoped_session"):
-        return _AsyncSqlalchemy(transaction)
+        return Link(blocking=False, ask=partial(_ask_async_sqlalchemy, transaction))
     if _is(transaction, _ALCHEMY, "Session", "scoped_session") or _is(transaction, "sqlalchemy.engine", "Connection"):
-        return _Sqlalchemy(transaction)
+        return Link(blocking=True, ask=partial(_ask_sqlalchemy, transaction))
     kind = type(transaction)
     raise WrongTransaction(f"transaction= cannot be a {kind.__module__}.{kind.__qualname__}: give {_SUPPORTED}")
 
@@ -61,43 +61,25 @@ def _not_begun(how: str) -> WrongTransaction:
     )
 
 
-class _Asyncpg:
-    blocking = False
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
-        if not self._connection.is_in_transaction():
-            raise _not_begun("async with connection.transaction()")
-        answer: str | None = await self._connection.fetchval(query, *texts)
-        return answer
+async def _ask_asyncpg(connection: Any, query: str, texts: Sequence[str | None]) -> str | None:
+    if not connection.is_in_transaction():
+        raise _not_begun("async with connection.transaction()")
+    answer: str | None = await connection.fetchval(query, *texts)
+    return answer
 
 
-class _Psycopg:
-    blocking = False
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
-        _check_psycopg(self._connection)
-        async with self._connection.cursor(row_factory=_tuple_row()) as cursor:
-            await cursor.execute(_PARAMETER.sub("%s", query), list(texts))
-            return _first(await cursor.fetchone())
+async def _ask_psycopg(connection: Any, query: str, texts: Sequence[str | None]) -> str | None:
+    _check_psycopg(connection)
+    async with connection.cursor(row_factory=_tuple_row()) as cursor:
+        await cursor.execute(_PARAMETER.sub("%s", query), list(texts))
+        return _first(await cursor.fetchone())
 
 
-class _BlockingPsycopg:
-    blocking = True
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
-        _check_psycopg(self._connection)
-        with self._connection.cursor(row_factory=_tuple_row()) as cursor:
-            cursor.execute(_PARAMETER.sub("%s", query), list(texts))
-            return _first(cursor.fetchone())
+async def _ask_blocking_psycopg(connection: Any, query: str, texts: Sequence[str | None]) -> str | None:
+    _check_psycopg(connection)
+    with connection.cursor(row_factory=_tuple_row()) as cursor:
+        cursor.execute(_PARAMETER.sub("%s", query), list(texts))
+        return _first(cursor.fetchone())
 
 
 def _tuple_row() -> Any:
@@ -115,34 +97,21 @@ def _first(row: tuple[str | None, ...] | None) -> str | None:
     return None if row is None else row[0]
 
 
-class _Sqlalchemy:
-    blocking = True
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
-        is_connection = _is(self._given, "sqlalchemy.engine", "Connection")
-        # Of a scoped session: that of this thread.
-        connection = self._given if is_connection else self._given.connection()
-        _check_sqlalchemy(connection, connection.connection.dbapi_connection)
-        answer: str | None = connection.execute(*_sqlalchemy_query(query, texts)).scalar_one()
-        return answer
+async def _ask_sqlalchemy(given: Any, query: str, texts: Sequence[str | None]) -> str | None:
+    is_connection = _is(given, "sqlalchemy.engine", "Connection")
+    connection = given if is_connection else given.connection()  # of a scoped session: that of this thread
+    _check_sqlalchemy(connection, connection.connection.dbapi_connection)
+    answer: str | None = connection.execute(*_sqlalchemy_query(query, texts)).scalar_one()
+    return answer
 
 
-class _AsyncSqlalchemy:
-    blocking = False
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
-        is_connection = _is(self._given, _ALCHEMY_ASYNC, "AsyncConnection")
-        connection = self._given if is_connection else await self._given.connection()
-        raw = await connection.get_raw_connection()
-        _check_sqlalchemy(connection, raw.dbapi_connection)
-        answer: str | None = (await connection.execute(*_sqlalchemy_query(query, texts))).scalar_one()
-        return answer
+async def _ask_async_sqlalchemy(given: Any, query: str, texts: Sequence[str | None]) -> str | None:
+    is_connection = _is(given, _ALCHEMY_ASYNC, "AsyncConnection")
+    connection = given if is_connection else await given.connection()
+    raw = await connection.get_raw_connection()
+    _check_sqlalchemy(connection, raw.dbapi_connection)
+    answer: str | None = (await connection.execute(*_sqlalchemy_query(query, texts))).scalar_one()
+    return answer
 
 
 def _check_sqlalchemy(connection: Any, driver: Any) -> None:
