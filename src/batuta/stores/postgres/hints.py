@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec import DecodeError, Struct, json
+from msgspec import DecodeError, json
+from msgspec.structs import replace
 
 from batuta.errors import StoreError
 from batuta.ids import RunId, digest_of, jitter, new_message_id
@@ -23,23 +24,16 @@ CHECK_SECONDS = 15.0
 LONGEST_WAIT_SECONDS = 5.0
 
 
-class Payload(Struct, omit_defaults=True):
-    """The payload of a hint. `closed` and `answered` are null when there were many."""
+class Payload(Hint, kw_only=True, omit_defaults=True):
+    """A hint as it is sent, without `partner`."""
 
     sender: str
-    due: bool = False
-    messages: list[RunId] = []
-    closed: list[RunId] | None = []
-    answered: list[RunId] | None = []
-    schedules: bool = False
-    partners: bool = False
-    bus: bool = False
 
 
 _encode = json.Encoder().encode
 _decode = json.Decoder(Payload).decode
 
-FROM_A_GUEST = _encode(Payload("guest", due=True, bus=True)).decode()
+FROM_A_GUEST = _encode(Payload(sender="guest", due=True, bus=True)).decode()
 """Sent by the database when a caller's own transaction commits; every process receives it, also the caller's."""
 
 
@@ -56,12 +50,7 @@ class Announcer:
         self._listeners = listeners
         self._notify = notify
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._due = self._schedules = self._partners = self._bus = False
-        self._messages: set[RunId] = set()
-        self._closed: set[RunId] = set()
-        self._many_closed = False
-        """More than are named at once, which need not be told apart then: UUIDs hash slowly."""
-        self._answered: set[RunId] = set()
+        self._unsent = Payload(sender=self.name)
         self._after: list[Hint] = []
         self._sending: asyncio.Task[None] | None = None
         self._sent_at = 0.0
@@ -111,17 +100,14 @@ class Announcer:
                 pass  # the loop is closed: there are no listeners left
 
     def _queue(self, hint: Hint) -> None:
-        self._due = self._due or hint.due
-        self._schedules = self._schedules or hint.schedules
-        self._partners = self._partners or hint.partners
-        self._bus = self._bus or hint.bus
-        closed = hint.closed
-        if closed is not None and len(closed) > MOST_IDS:
-            self._many_closed, closed = True, None
-        named = (self._messages, hint.messages), (self._closed, closed), (self._answered, hint.answered)
-        for ids, more in named:
-            if more:
-                ids.update(more)
+        unsent = self._unsent
+        unsent.due = unsent.due or hint.due
+        unsent.schedules = unsent.schedules or hint.schedules
+        unsent.partners = unsent.partners or hint.partners
+        unsent.bus = unsent.bus or hint.bus
+        unsent.messages += hint.messages
+        unsent.closed = _joined(unsent.closed, hint.closed)
+        unsent.answered = _joined(unsent.answered, hint.answered)
         if self._loop is not None and (self._sending is None or self._sending.done()):
             self._sending = self._loop.create_task(self._send(self._loop))
 
@@ -139,26 +125,33 @@ class Announcer:
                 pass  # polling finds it
 
     def _take(self) -> list[str]:
-        due, messages, closed, answered = self._due, list(self._messages), list(self._closed), list(self._answered)
-        schedules, partners, bus, many = self._schedules, self._partners, self._bus, self._many_closed
-        self._due = self._schedules = self._partners = self._bus = self._many_closed = False
-        for ids in (self._messages, self._closed, self._answered):
-            ids.clear()
-        if not (due or messages or closed or answered or schedules or partners or bus or many):
+        unsent, self._unsent = self._unsent, Payload(sender=self.name)
+        if unsent == self._unsent:
             return []
-        if not many and len(messages) + len(closed) + len(answered) <= MOST_IDS:
-            payloads = [Payload(self.name, due, messages, closed, answered, schedules, partners, bus)]
+        messages = list(dict.fromkeys(unsent.messages))
+        ids = len(messages) + len(unsent.closed or ()) + len(unsent.answered or ())
+        if unsent.closed is not None and unsent.answered is not None and ids <= MOST_IDS:
+            payloads = [replace(unsent, messages=messages)]
         else:
             payloads = [
-                Payload(self.name, due, [], None if many else _few(closed), [], schedules, partners, bus),
-                Payload(self.name, answered=_few(answered)),
-                *(Payload(self.name, messages=messages[n : n + MOST_IDS]) for n in range(0, len(messages), MOST_IDS)),
+                replace(unsent, messages=[], answered=[]),
+                Payload(sender=self.name, answered=unsent.answered),
+                *(
+                    Payload(sender=self.name, messages=messages[first : first + MOST_IDS])
+                    for first in range(0, len(messages), MOST_IDS)
+                ),
             ]
         return [_encode(payload).decode() for payload in payloads]
 
 
-def _few(ids: list[RunId]) -> list[RunId] | None:
-    return ids if len(ids) <= MOST_IDS else None
+def _joined(ids: list[RunId] | None, more: list[RunId] | None) -> list[RunId] | None:
+    """None when they are more than are named at once, which need not be told apart then: UUIDs hash slowly."""
+    if ids is None or more is None or len(more) > MOST_IDS:
+        return None
+    together = ids + more
+    if len(together) > MOST_IDS:
+        together = list(dict.fromkeys(together))
+    return together if len(together) <= MOST_IDS else None
 
 
 def anything() -> Hint:
@@ -225,17 +218,8 @@ class HintListener:
         except (DecodeError, RecursionError):
             return  # not ours
         if said.sender != self._own_name:
-            self._listeners.tell(
-                Hint(
-                    due=said.due,
-                    messages=said.messages,
-                    closed=said.closed,
-                    answered=said.answered,
-                    schedules=said.schedules,
-                    partners=said.partners,
-                    bus=said.bus,
-                )
-            )
+            said.partner = None  # believed only of this process
+            self._listeners.tell(said)
 
 
 class Ticker:
