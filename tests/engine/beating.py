@@ -41,8 +41,8 @@ class BeatingStore(MemoryStore):
         self.away = self.broken = self.unreadable = False
 
     @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heartbeat]:
-        async with super()._beating(worker_id) as heartbeat:
+    async def heartbeat(self, worker_id: str) -> AsyncIterator[Heartbeat]:
+        async with super().heartbeat(worker_id) as heartbeat:
             yield WatchedHeart(heartbeat, self)
 
     async def after_beats(self, count: int) -> None:

@@ -192,10 +192,10 @@ class Heartless(MemoryStore):
         self.error, self.broken = error, True
 
     @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heartbeat]:
+    async def heartbeat(self, worker_id: str) -> AsyncIterator[Heartbeat]:
         if self.broken:
             raise self.error
-        async with super()._beating(worker_id) as heartbeat:
+        async with super().heartbeat(worker_id) as heartbeat:
             yield heartbeat
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
@@ -166,11 +166,8 @@ class MemoryStore(
         unit.hint.due = bool(mine)
         return len(mine)
 
-    def heartbeat(self, worker_id: str) -> AbstractAsyncContextManager[Heartbeat]:
-        return self._beating(worker_id)
-
     @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heartbeat]:
+    async def heartbeat(self, worker_id: str) -> AsyncIterator[Heartbeat]:
         self._tables.locks.add(worker_id)
         try:
             yield MemoryHeartbeat(self, worker_id)

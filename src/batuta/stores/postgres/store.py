@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from batuta.journal.store import Heartbeat
 from batuta.stores.postgres.activity_transaction import Transactions
@@ -64,11 +64,8 @@ class PostgresStore(
     connection to itself, so has each heartbeat, and so has listening.
     """
 
-    def heartbeat(self, worker_id: str) -> AbstractAsyncContextManager[Heartbeat]:
-        return self._beating(worker_id)
-
     @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heartbeat]:
+    async def heartbeat(self, worker_id: str) -> AsyncIterator[Heartbeat]:
         heartbeat = PostgresHeartbeat(
             self.namespace,
             worker_id,
