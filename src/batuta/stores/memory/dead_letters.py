@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 from msgspec.structs import replace
@@ -77,12 +77,6 @@ def resolve(
             letter.resolved_at = as_datetime(unit.now)
             resolved.append(run_id)
     return resolved
-
-
-def forget(room: NamespaceTables, run_ids: Iterable[RunId]) -> None:
-    """The runs are deleted."""
-    for run_id in run_ids:
-        room.letters.pop(run_id, None)
 
 
 def _newest_first(room: NamespaceTables, where: LetterFilter) -> list[DeadLetter]:

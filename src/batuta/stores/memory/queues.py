@@ -224,17 +224,13 @@ def _levels(room: NamespaceTables, queue: str, due: list[claim_limits.Due[Row]])
         for each in level:
             by_key[each.flow_key].append(each)
         rotation = room.rotations.setdefault((queue, priority), claim_limits.Rotation())
-        begun = filter(_has_begun, level)
+        begun = (due for due in level if not due.first)
         yield claim_limits.Level(iter(level), partial(_from, sorted(by_key)), partial(_of, by_key), begun, rotation)
 
 
 def _from(keys: list[str], last: str) -> Iterator[str]:
     yield from (key for key in keys if key > last)
     yield from (key for key in keys if key <= last)
-
-
-def _has_begun(due: claim_limits.Due[Row]) -> bool:
-    return not due.first
 
 
 def _of(by_key: dict[str, list[claim_limits.Due[Row]]], key: str) -> Iterator[claim_limits.Due[Row]]:

@@ -10,7 +10,6 @@ from batuta.journal.audit import Act, Changed, state_json
 from batuta.journal.dead_letters import LetterState
 from batuta.journal.records import Run
 from batuta.journal.retention import Pruned, Retention, keep_json, kept_for, shortest, target_of
-from batuta.stores.memory import dead_letters
 from batuta.stores.memory.audit import record
 from batuta.stores.memory.base import Base, verb
 from batuta.stores.memory.tables import NamespaceTables, Row
@@ -24,7 +23,7 @@ class RetentionVerbs(Base):
     def delete_runs(self, unit: UnitOfWork, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         runs = [row.run for row in _families(unit.tables, run_ids)]
         record(unit, act, [_deleted(run) for run in runs])
-        _erase(unit.tables, [run.run_id for run in runs])
+        unit.tables.forget([run.run_id for run in runs])
         return [run.run_id for run in runs]
 
     @verb
@@ -60,15 +59,10 @@ class RetentionVerbs(Base):
             chains = {run_id: None for run_id in page if run_id in chains}
         over = [chain for chain_id in chains if _is_over(room, chain := room.chain(chain_id), rules, unit.now)]
         if not dry_run:
-            _erase(room, [row.run.run_id for chain in over for row in chain])
+            room.forget([row.run.run_id for chain in over for row in chain])
         young = all(room.rows[run_id].run.created_at > unit.now - least for run_id in page if run_id in room.rows)
         done = len(page) < limit or (young and not over)
         return Pruned(sum(map(len, over)), None if done else page[-1])
-
-
-def _erase(room: NamespaceTables, run_ids: Sequence[RunId]) -> None:
-    dead_letters.forget(room, run_ids)
-    room.forget(run_ids)
 
 
 def _deleted(run: Run) -> Changed:
@@ -86,7 +80,7 @@ def _rules(room: NamespaceTables) -> list[Retention]:
 
 def _is_over(room: NamespaceTables, chain: Sequence[Row], rules: Sequence[Retention], now: int) -> bool:
     """Whether a chain's retention is over, and nothing needs it."""
-    if any(row.is_open or row.run.run_id in room.offspring or _is_letter(room, row.run.run_id) for row in chain):
+    if any(row.is_open or row.run.run_id in room.children or _is_letter(room, row.run.run_id) for row in chain):
         return False
     last = max((row.run for row in chain), key=lambda run: (run.closed_at or 0, run.run_id))
     keep = kept_for(rules, last.name, last.state)
@@ -118,6 +112,6 @@ def _family(room: NamespaceTables, chain_id: RunId) -> dict[RunId, Row]:
     while chains:
         for row in room.chain(chains.pop()):
             found[row.run.run_id] = row
-            children = room.offspring.get(row.run.run_id, ())
+            children = room.children.get(row.run.run_id, ())
             chains += {room.rows[child].run.chain_id for child in children if child not in found}
     return found

@@ -23,7 +23,7 @@ def start_many(unit: UnitOfWork, runs: Sequence[NewRun], after: NewRun | None) -
     row = unit.tables.rows[after.run_id]
     due, row.run.wake_at = row.run.wake_at, None
     outcomes = [_outcome(unit, rules.member(run, after)) for run in runs]
-    row.run.awaits = len(unit.tables.children.get(after.run_id, {}))
+    row.run.awaits = len(unit.tables.open_children(after.run_id))
     if not row.run.awaits:
         row.run.wake_at = due
     return [*outcomes, (row.snapshot(), True)]

@@ -172,9 +172,7 @@ class NamespaceTables(Struct):
     open: dict[RunId, Row] = field(default_factory=dict)
     """The rows that are not closed: claims and heartbeats look through these."""
     children: dict[RunId, dict[RunId, Row]] = field(default_factory=dict)
-    """Open children, by parent."""
-    offspring: dict[RunId, set[RunId]] = field(default_factory=dict)
-    """All children, by parent."""
+    """Open and closed ones, by parent."""
     followers: dict[RunId, set[RunId]] = field(default_factory=dict)
     """The runs of a chain that are not its first, by chain."""
     current: dict[str, RunId] = field(default_factory=dict)
@@ -250,21 +248,18 @@ class NamespaceTables(Struct):
         self.current[run.id] = run.run_id
         if run.parent_run_id is not None:
             self.children.setdefault(run.parent_run_id, {})[run.run_id] = row
-            self.offspring.setdefault(run.parent_run_id, set()).add(run.run_id)
         if run.chain_id != run.run_id:
             self.followers.setdefault(run.chain_id, set()).add(run.run_id)
         if row.debounce:
             self.debounced[row.debounce] = row
 
     def shut(self, row: Row, now: int) -> None:
-        run = row.run
-        run.closed_at = now
+        row.run.closed_at = now
         self.forget_debounce(row)
-        del self.open[run.run_id]
-        siblings = self.children.get(run.parent_run_id, {}) if run.parent_run_id is not None else {}
-        siblings.pop(run.run_id, None)
-        if not siblings and run.parent_run_id is not None:
-            self.children.pop(run.parent_run_id, None)
+        del self.open[row.run.run_id]
+
+    def open_children(self, run_id: RunId) -> list[Row]:
+        return [child for child in self.children.get(run_id, {}).values() if child.is_open]
 
     def chain(self, chain_id: RunId) -> list[Row]:
         """All runs of a chain."""
@@ -277,12 +272,13 @@ class NamespaceTables(Struct):
             if self.current.get(run.id) == run.run_id:
                 del self.current[run.id]
             if run.parent_run_id is not None:
-                siblings = self.offspring.get(run.parent_run_id, set())
-                siblings.discard(run.run_id)
+                siblings = self.children.get(run.parent_run_id, {})
+                siblings.pop(run.run_id, None)
                 if not siblings:
-                    self.offspring.pop(run.parent_run_id, None)
-            self.offspring.pop(run.run_id, None)
+                    self.children.pop(run.parent_run_id, None)
+            self.children.pop(run.run_id, None)
             self.followers.pop(run.run_id, None)
+            self.letters.pop(run.run_id, None)
             for message_id in self.inboxes.pop(run.run_id, Inbox()).known:
                 self.answers.pop((run.run_id, message_id), None)
 

@@ -32,9 +32,6 @@ class UnitOfWork:
         except KeyError:
             raise UnknownRun(run_id, self.namespace) from None
 
-    def tell_of_partners(self, hint: Hint) -> None:
-        self.hint = hint
-
     # -- runs come in
 
     def begin(self, new: NewRun, before: int | None = None) -> Row:
@@ -98,7 +95,9 @@ class UnitOfWork:
         self._leave_slot(run)
         run.state, run.owner, run.wake_at, run.reason = move.state, None, None, move.reason
         if move.state in CLOSED:
-            self._shut(row)
+            self.tables.shut(row, now)
+            if self.hint.closed is not None:
+                self.hint.closed.append(run.run_id)
         elif move.state is RunState.PAUSED and (pauses := self.pauses(row)):
             self.tables.inbox(run.chain_id).read(pauses)
             run.paused_at, run.resume_at = now, move.wake_at
@@ -141,11 +140,6 @@ class UnitOfWork:
         if queue is not None and queue.limits.any and run.owner is not None:
             self.hint.due = True
 
-    def _shut(self, row: Row) -> None:
-        self.tables.shut(row, self.now)
-        if self.hint.closed is not None:
-            self.hint.closed.append(row.run.run_id)
-
     def tell_parent(self, row: Row, outcome: str) -> None:
         """The run has closed: its parent, if it is open, gets the outcome, or waits for one less."""
         run = row.run
@@ -164,7 +158,7 @@ class UnitOfWork:
 
     def tell_children(self, row: Row) -> None:
         """The run has closed: notify its open children, by their policy."""
-        for child in self.tables.children.get(row.run.run_id, {}).values():
+        for child in self.tables.open_children(row.run.run_id):
             message = rules.parent_message(row.run.run_id, child.parent_policy)
             if message is not None:
                 self.deliver(child, message)

@@ -33,7 +33,7 @@ class PartnerVerbs(Base):
         for at in over:
             if at[:2] == (kind, name):
                 del kept[at]
-        unit.tell_of_partners(hint_of(kind, name, key, changed))
+        unit.hint = hint_of(kind, name, key, changed)
         return changed
 
     @verb
