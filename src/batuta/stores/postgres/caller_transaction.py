@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec import Struct, json
 
-from batuta.errors import RunClosed, StoreUnavailable, TransactionFailed, UnknownRun, WrongTransaction
+from batuta.errors import RunClosed, TransactionFailed, UnknownRun, WrongTransaction
 from batuta.ids import RunId
 from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Entry
@@ -22,8 +22,9 @@ from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.bus.messages import message_columns
 from batuta.stores.postgres.database import batch_columns
 from batuta.stores.postgres.database.caller_drivers import Link, link_to
-from batuta.stores.postgres.database.rows import run_of, run_of_start
+from batuta.stores.postgres.database.rows import run_of_start
 from batuta.stores.postgres.hints import FROM_A_GUEST
+from batuta.stores.postgres.starts import outcome_of
 
 _FAILED = "25P02"
 _NOT_THERE = frozenset({"3F000", "42883", "42P01"})
@@ -57,16 +58,12 @@ class PostgresCallerTransaction:
         asked = list(runs) if after is None else [*(rules.member(run, after) for run in runs), after]
         columns = [array_literal(column) for column in batch_columns.together_columns(asked)]
         awaiting = None if after is None else after.run_id.hex
-        answer = await self._ask(self._sql["enqueue"], [*self._texts, awaiting, *columns])
-        if answer is None:
-            raise WrongTransaction(_ELSEWHERE)
+        answer = await self._write("enqueue", awaiting, *columns)
         return _outcomes(asked, after, json.decode(answer, type=_Answer))
 
     async def send(self, run_id: RunId, id: str, message: Message) -> bool:
         said = (message.message_id, message.kind.value, message.name, message.body)
-        answer = await self._ask(self._sql["send"], [*self._texts, run_id.hex, *said])
-        if answer is None:
-            raise WrongTransaction(_ELSEWHERE)
+        answer = await self._write("send", run_id.hex, *said)
         outcome, state = json.decode(answer, type=tuple[str, str | None])
         if outcome == "unknown":
             raise UnknownRun(id, self._texts[0])
@@ -78,10 +75,7 @@ class PostgresCallerTransaction:
 
     async def publish(self, messages: Sequence[NewMessage]) -> list[str]:
         columns = [array_literal(column) for column in message_columns(messages)]
-        answer = await self._ask(self._sql["publish"], [*self._texts, *columns])
-        if answer is None:
-            raise WrongTransaction(_ELSEWHERE)
-        return json.decode(answer, type=list[str])
+        return json.decode(await self._write("publish", *columns), type=list[str])
 
     async def start_of(self, run: Run) -> Entry | Message | None:
         found = await self._ask(self._sql["start_of"], [run.chain_id.hex])
@@ -97,6 +91,13 @@ class PostgresCallerTransaction:
         if found is None:
             raise UnknownRun(run_id, self._texts[0])
         return json.decode(found, type=tuple[RunId | None, int])
+
+    async def _write(self, query: str, *texts: str | None) -> str:
+        """Raises WrongTransaction when the connection is to another database."""
+        answer = await self._ask(self._sql[query], [*self._texts, *texts])
+        if answer is None:
+            raise WrongTransaction(_ELSEWHERE)
+        return answer
 
     async def _ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         try:
@@ -157,24 +158,17 @@ class _Other(Struct):
 
 def _outcomes(asked: Sequence[NewRun], after: NewRun | None, answer: _Answer) -> list[StartOutcome]:
     made = {one[0]: one[1:] for one in answer.made}
-    others = {other.asked: other.run for other in answer.others}
+    others = {other.asked: _with_ids(other.run) for other in answer.others}
     # Runs whose awaiting run was not inserted have no parent.
     plain = after is None or after.run_id in made
     return [
         (run_of_start(run, *times), True)
         if run is not after and plain and (times := made.get(run.run_id)) is not None
-        else _outcome(run, others.get(run.run_id))
+        else outcome_of(run, others.get(run.run_id))
         for run in asked
     ]
 
 
-def _outcome(run: NewRun, row: dict[str, Any] | None) -> StartOutcome:
-    """For a start that is not new, or conflicts: the existing run."""
-    if row is None:
-        return StoreUnavailable(f"the run with id {run.id!r} disappeared during the start: try again")
-    for name in ("run_id", "chain_id", "parent_run_id", "forked_from"):
-        row[name] = None if row[name] is None else UUID(row[name])
-    found = run_of(row)
-    if found.run_id == run.run_id:
-        return found, True
-    return (found, False) if run.debounce else rules.taken_by(run, found)
+def _with_ids(row: dict[str, Any]) -> dict[str, Any]:
+    ids = {name: row[name] for name in ("run_id", "chain_id", "parent_run_id", "forked_from")}
+    return row | {name: None if text is None else UUID(text) for name, text in ids.items()}

@@ -56,7 +56,7 @@ class Starts(Base):
             [(outcome, receiver, state, owner)] = await session.write(self._sql["start_and_send"], *values)
             if outcome == "taken":
                 rows = await session.read(self._sql["run"], self.namespace, receiver)
-                return rules.started(_outcome(run, rows[0] if rows else None))
+                return rules.started(outcome_of(run, rows[0] if rows else None))
             if outcome == "closed":
                 raise RunClosed(run.id, state)
             if outcome == "full":
@@ -232,7 +232,7 @@ class Starts(Base):
         ids = [run.id for run in runs]
         found = await session.read(self._sql["standing_starts"], self.namespace, keys, ids)
         known = {row["asked"]: row for row in found}
-        outcomes = {run.run_id: _outcome(run, known.get(key)) for run, key in zip(runs, keys, strict=True)}
+        outcomes = {run.run_id: outcome_of(run, known.get(key)) for run, key in zip(runs, keys, strict=True)}
         if len(known) < len(runs):
             for (run_id,) in await session.read(self._sql["elsewhere"], self.namespace, list(outcomes)):
                 outcomes[standard(run_id)] = BadData(f"run {run_id} cannot be inserted: its run id is taken")
@@ -265,7 +265,7 @@ class Starts(Base):
             self._announcer.tell(Hint(due=True))
 
 
-def _outcome(run: NewRun, row: Record | None) -> StartOutcome:
+def outcome_of(run: NewRun, row: Record | Mapping[str, Any] | None) -> StartOutcome:
     """For a start that made no new run, or conflicts: the existing run."""
     if row is None:
         return StoreUnavailable(_JUST_GONE.format(run.id))
