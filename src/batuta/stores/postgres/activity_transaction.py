@@ -107,7 +107,7 @@ class Transactions(Commits):
     async def why_lost(self, worker_id: str, change: Change) -> Verdict:
         """For a change whose fence failed, and that is rolled back."""
         async with self._committing:
-            found = await self._judge(worker_id, [change], [0])
+            found = await self._judge(worker_id, [change], [0], self._commit_session)
         return found.get(0, Verdict.REFUSED)  # also when it was written before: by another transaction
 
     def replied(self) -> None:

@@ -44,37 +44,24 @@ class Commits(Base):
         if self._busy and self._busy.issuperset([change.run_id for change in changes]):
             async with self._beside:  # the others need not wait for it
                 return await self._spare(worker_id, changes, self._beside_session, BESIDE_SECONDS)
-        answers: dict[int, Verdict | list[Refusal]] = {}
-        moved = True
         await self._committing.acquire()
         try:
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
-            if query is not None:
-                self._busy_poll.stay()
-                rows = await self._commit_session.write(query, *values, replied=self._committed)
-                self._busy_poll.rest()
-                if rows:
-                    if changes[0].move is not None:  # else it goes on by itself
-                        due = rows[0]["due"] or self._held
-                        self._announcer.tell_after(Hint(due=due or False, closed=[changes[0].run_id]))
-                    return answers
-                lost, hint = [0], Hint()
-            elif (found := batch_columns.survey(changes)).beyond:
-                answers, lost, hint = await self._write_beyond(worker_id, changes)
-            else:
-                lost, due = await self._write(worker_id, changes, found)
-                hint, moved = Hint(due=due), bool(found.moved)
-            try:
-                if lost:
-                    answers.update(await self._judge(worker_id, changes, lost))
-            except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
-                raise OutcomeUnknown(str(error)) from error
+            if query is None:
+                return await self._commit_part(worker_id, changes, self._commit_session)
+            self._busy_poll.stay()
+            rows = await self._commit_session.write(query, *values, replied=self._committed)
+            self._busy_poll.rest()
+            if not rows:
+                return await self._settle(worker_id, changes, {}, [0], Hint(), self._commit_session)
+            if changes[0].move is not None:  # else it goes on by itself
+                due = rows[0]["due"] or self._held
+                self._announcer.tell_after(Hint(due=due or False, closed=[changes[0].run_id]))
+            return {}
         except RowLocked:
             return await self._spare(worker_id, changes, self._commit_session, 0.0)
         finally:
             self._committing.release()
-        self._announce_changes(changes if moved else (), answers, hint)
-        return answers
 
     async def _spare(
         self, worker_id: str, changes: Sequence[Change], session: Session, seconds: float
@@ -125,18 +112,31 @@ class Commits(Base):
         self, worker_id: str, changes: Sequence[Change], session: Session
     ) -> dict[int, Verdict | list[Refusal]]:
         """As `commit`, by the statements for many."""
-        found, answers = batch_columns.survey(changes), dict[int, Verdict | list[Refusal]]()
+        found = batch_columns.survey(changes)
         if found.beyond:
             answers, lost, hint = await self._write_beyond(worker_id, changes, session)
-        else:
-            lost, due = await self._write(worker_id, changes, found, session)
-            hint = Hint(due=due)
+            return await self._settle(worker_id, changes, answers, lost, hint, session)
+        lost, due = await self._write(worker_id, changes, found, session)
+        return await self._settle(worker_id, changes, {}, lost, Hint(due=due), session, moved=bool(found.moved))
+
+    async def _settle(
+        self,
+        worker_id: str,
+        changes: Sequence[Change],
+        answers: dict[int, Verdict | list[Refusal]],
+        lost: list[int],
+        hint: Hint,
+        session: Session,
+        *,
+        moved: bool = True,
+    ) -> dict[int, Verdict | list[Refusal]]:
+        """Judge the changes whose fence failed, and tell of the others. `moved`: a run does not go on here."""
         try:
             if lost:
                 answers.update(await self._judge(worker_id, changes, lost, session))
-        except StoreUnavailable as error:
+        except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
             raise OutcomeUnknown(str(error)) from error
-        self._announce_changes(changes, answers, hint)
+        self._announce_changes(changes if moved else (), answers, hint)
         return answers
 
     def _announce_changes(
@@ -155,10 +155,10 @@ class Commits(Base):
         self._announcer.tell(hint)
 
     async def _write(
-        self, worker_id: str, changes: Sequence[Change], found: batch_columns.Survey, session: Session | None = None
+        self, worker_id: str, changes: Sequence[Change], found: batch_columns.Survey, session: Session
     ) -> tuple[list[int], bool]:
         """Indexes of the changes whose fence failed, and whether a run became due."""
-        send = self._send if session is None else partial(self._send_on, session)
+        send = partial(self._send, session)
         ordered = batch_columns.in_order(changes)
         if found.readers and (texts := job_texts(ordered)) is not None:
             rows = await send(self._sql["commit_jobs"], self.namespace, worker_id, *texts)
@@ -178,12 +178,12 @@ class Commits(Base):
         return lost_of(changes, winners, won), due
 
     async def _write_beyond(
-        self, worker_id: str, changes: Sequence[Change], session: Session | None = None
+        self, worker_id: str, changes: Sequence[Change], session: Session
     ) -> tuple[dict[int, Verdict | list[Refusal]], list[int], Hint]:
         """The same for changes that reach beyond their runs, some of which have their answer then."""
         statement, columns = cross_run_effects.statement_of(batch_columns.in_order(changes))
         values = self.namespace, worker_id, rules.PARENT_CLOSED, *columns
-        rows = await self._send_on(session or self._commit_session, self._sql[statement], *values)
+        rows = await self._send(session, self._sql[statement], *values)
         return *cross_run_effects.verdicts_of(changes, rows[0]), cross_run_effects.hint_of(rows[0])
 
     def _alone(self, worker_id: str, change: Change) -> tuple[str | None, tuple[Any, ...]]:
@@ -224,10 +224,7 @@ class Commits(Base):
             )
         return None, ()
 
-    def _send(self, query: str, *values: object) -> Awaitable[list[Record]]:
-        return self._send_on(self._commit_session, query, *values)
-
-    def _send_on(self, session: Session, query: str, *values: object) -> Awaitable[list[Record]]:
+    def _send(self, session: Session, query: str, *values: object) -> Awaitable[list[Record]]:
         return session.write(query, *values, replied=self._committed)
 
     def _committed(self) -> None:
@@ -235,7 +232,7 @@ class Commits(Base):
         self._lose_reply("commit")
 
     async def _judge(
-        self, worker_id: str, changes: Sequence[Change], lost: list[int], session: Session | None = None
+        self, worker_id: str, changes: Sequence[Change], lost: list[int], session: Session
     ) -> dict[int, Verdict]:
         """The changes whose fence failed and that we had not written before."""
         asked = [changes[index].run_id for index in lost]
@@ -245,8 +242,7 @@ class Commits(Base):
             for start in starts
         ]
         columns = [*batch_columns.as_columns(known, 3), [changes[index].new_head for index in lost]]
-        read = (session or self._commit_session).read
-        rows = await read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
+        rows = await session.read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
         standing = {row["run_id"]: row for row in rows}
         verdicts = ((index, _verdict(changes[index], worker_id, standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}
