@@ -14,8 +14,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class AuditVerbs(Base):
-    """The part of the store that reads the audit log."""
-
     @verb
     def note_act(self, unit: UnitOfWork, target: str, act: Act) -> None:
         record(unit, act, [Changed(target=target)])

@@ -20,8 +20,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class DeadLetterVerbs(Base):
-    """The part of the store that is about dead letters."""
-
     @verb
     def letter(self, unit: UnitOfWork, run_id: RunId) -> DeadLetter:
         found = unit.tables.letters.get(run_id)

@@ -21,8 +21,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class ForkVerbs(Base):
-    """The part of the store that makes runs from others."""
-
     @verb
     def fork(self, unit: UnitOfWork, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
         return [_fork(unit, fork, act) for fork in forks]

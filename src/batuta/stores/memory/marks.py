@@ -9,8 +9,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class MarkVerbs(Base):
-    """The store's methods for marks of a namespace."""
-
     @verb
     def set_mark(self, unit: UnitOfWork, name: str, value: str, act: Act | None = None) -> bool:
         if unit.tables.marks.get(name) == value:

@@ -25,8 +25,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class QueueVerbs(Base):
-    """The part of the store that is about queues."""
-
     @verb
     def limit_queue(
         self, unit: UnitOfWork, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None

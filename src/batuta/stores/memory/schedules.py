@@ -16,8 +16,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class ScheduleVerbs(Base):
-    """The part of the store that is about schedules."""
-
     @verb
     def put_schedule(
         self, unit: UnitOfWork, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None

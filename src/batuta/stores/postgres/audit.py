@@ -34,8 +34,6 @@ def _key(act: Act) -> tuple[str, ...]:
 
 
 class AuditVerbs(Base):
-    """The part of the store that reads the audit log."""
-
     async def note_act(self, target: str, act: Act) -> None:
         await self._execute("note_act", target, *act_values(act))
 

@@ -32,8 +32,6 @@ _ELSEWHERE = "the transaction belongs to another database than the client's: not
 
 
 class CallerTransactions(Base):
-    """Transactions of callers."""
-
     async def enter(self, transaction: object, runs: Sequence[NewRun]) -> CallerTransaction:
         link = link_to(transaction)
         if not self._place:

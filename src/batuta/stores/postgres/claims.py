@@ -35,8 +35,6 @@ MOST_HANDS = 1_000
 
 
 class Claims(Base):
-    """Claiming."""
-
     async def register(self, worker: WorkerInfo) -> int:
         rows = await self._execute(
             "register",

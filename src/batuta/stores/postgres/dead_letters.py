@@ -42,8 +42,6 @@ _LAST_RUN, _LAST_NAME = UUID(int=2**128 - 1), "\U0010ffff"
 
 
 class DeadLetterVerbs(Base):
-    """The part of the store that is about dead letters."""
-
     async def letter(self, run_id: RunId) -> DeadLetter:
         rows = await self._read("letter", run_id)
         if not rows:

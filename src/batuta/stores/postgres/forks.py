@@ -39,8 +39,6 @@ _WHY = {
 
 
 class ForkVerbs(Base):
-    """The part of the store that makes runs from others."""
-
     @patiently
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
         if not forks:

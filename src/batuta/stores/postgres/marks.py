@@ -8,8 +8,6 @@ from batuta.stores.postgres.base import Base
 
 
 class MarkVerbs(Base):
-    """The store's methods for marks of a namespace."""
-
     async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
         return bool(await self._execute("set_mark", name, value, *act_values(act)))
 

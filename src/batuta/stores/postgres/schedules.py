@@ -19,8 +19,6 @@ _FIRST = (-1, "")
 
 
 class ScheduleVerbs(Base):
-    """The part of the store that is about schedules."""
-
     async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
         said = (schedule.id, schedule.spec, schedule.state, schedule.paused, schedule.reason)
         times = (schedule.next_at, schedule.last_at, schedule.last_id)

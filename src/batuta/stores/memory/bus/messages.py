@@ -44,8 +44,6 @@ def publish(unit: UnitOfWork, messages: Sequence[NewMessage]) -> list[str]:
 
 
 class BusVerbs(Base):
-    """The part of the store that is about the bus."""
-
     @verb
     def publish_messages(self, unit: UnitOfWork, messages: Sequence[NewMessage]) -> list[str]:
         return publish(unit, messages)

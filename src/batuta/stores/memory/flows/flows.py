@@ -31,8 +31,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class FlowVerbs(Base):
-    """The part of the store that is about flows."""
-
     @verb
     def put_flow(
         self,

@@ -14,8 +14,6 @@ T = TypeVar("T")
 
 
 class PartnerVerbs(Base):
-    """The part of the store that is about partners."""
-
     @verb
     def change_partner(
         self, unit: UnitOfWork, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None

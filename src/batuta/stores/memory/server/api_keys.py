@@ -12,8 +12,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class ApiKeyVerbs(Base):
-    """The part of the store that is about keys of the server."""
-
     @verb
     def put_api_key(self, unit: UnitOfWork, key: StoredKey, act: Act | None = None) -> bool:
         if key.id in self._database.keys:

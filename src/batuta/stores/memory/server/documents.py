@@ -15,8 +15,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class DocumentVerbs(Base):
-    """The part of the store that is about documents."""
-
     @verb
     def put_documents(
         self, unit: UnitOfWork, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None

@@ -10,8 +10,6 @@ from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class RequestVerbs(Base):
-    """The part of the store that is about requests."""
-
     _begun = 0
 
     @verb

@@ -33,8 +33,6 @@ def message_columns(messages: Sequence[NewMessage]) -> tuple[list[str], ...]:
 
 
 class BusVerbs(Base):
-    """The part of the store that is about the bus."""
-
     async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
         rows = await self._execute("publish_messages", *message_columns(messages))
         fresh: list[str] = rows[0]["fresh"]

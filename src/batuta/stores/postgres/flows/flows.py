@@ -38,8 +38,6 @@ _Starts = dict[RunId, tuple[EventRow, FlowStart]]
 
 
 class FlowVerbs(Base):
-    """The part of the store that is about flows."""
-
     async def put_flow(
         self,
         flow: FlowRow,

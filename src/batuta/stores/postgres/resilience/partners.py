@@ -23,8 +23,6 @@ _FORGET_EVERY = 100
 
 
 class PartnerVerbs(Base):
-    """The part of the store that is about partners."""
-
     _keyed_changes = 0
 
     async def change_partner(

@@ -10,8 +10,6 @@ from batuta.stores.postgres.database.rows import record_of
 
 
 class ApiKeyVerbs(Base):
-    """The part of the store that is about keys of the server."""
-
     async def put_api_key(self, key: StoredKey, act: Act | None = None) -> bool:
         values = (key.id, key.name, key.scope, key.digest, key.created_by, key.expires_at)
         return bool(await self._execute("put_api_key", *values, *act_values(act)))

@@ -12,8 +12,6 @@ from batuta.stores.postgres.database.rows import record_of
 
 
 class DocumentVerbs(Base):
-    """The part of the store that is about documents."""
-
     async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         await self._execute("forget_documents")
         keys, texts = list(bodies), list(bodies.values())

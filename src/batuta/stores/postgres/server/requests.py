@@ -11,8 +11,6 @@ _TRIES = 5
 
 
 class RequestVerbs(Base):
-    """The part of the store that is about requests."""
-
     _begun = 0
 
     async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
