@@ -222,7 +222,7 @@ class OlderCoding(RecordCodec):
         owner = chain_id if output.kind is OutputKind.ANSWER else run_id
         place = (owner, output.kind.value, output.name)
         given = {"value": output.value, "error": output.error}
-        coded = {name: self._encode(text, (*place, name)) for name, text in given.items() if text is not None}
+        coded = {name: self.encode_text(text, (*place, name)) for name, text in given.items() if text is not None}
         return replace(output, **coded)
 
 

@@ -42,7 +42,7 @@ from batuta.journal.server.documents import FLOW_SECRETS, Document
 from batuta.journal.server.requests import KeptRequest
 from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads
-from batuta.stores.coded.record_codec import Reader, RecordCodec, payloads_of
+from batuta.stores.coded.record_codec import Reader, RecordCodec, document_place, payloads_of, request_place
 from batuta.stores.coded.run_facts import fact_of
 
 SECRET = '"who"'
@@ -123,18 +123,18 @@ CASES = [
     ),
     Case(
         KeptRequest(key="k", digest="d", owner="o", locked_until=0, expires_at=0, answer=SECRET),
-        lambda one: replace(one, answer=CODEC.kept_answer(one.key, one.answer)),
+        lambda one: replace(one, answer=CODEC.encode_text(one.answer, request_place(one.key))),
         CODEC.read,
     ),
     Case(
         Document(key="k", body=SECRET, created_at=0, age=0),
-        lambda one: replace(one, body=CODEC.kept_document(FLOW_SECRETS, one.key, one.body)),
+        lambda one: replace(one, body=CODEC.encode_text(one.body, document_place(FLOW_SECRETS, one.key))),
         lambda one: CODEC.read_document(FLOW_SECRETS, one),
     ),
     Case(StoredKey(id="1", namespace="other", name="n", scope="admin", digest=SECRET), CODEC.api_key, CODEC.plain_key),
     Case(
         Partner(kind="webhook", name="n", doc=SECRET),
-        lambda one: replace(one, doc=CODEC.endpoint(one.name, one.doc)),
+        CODEC.encode,
         CODEC.read,
     ),
 ]

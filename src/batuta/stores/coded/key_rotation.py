@@ -22,14 +22,22 @@ from batuta.journal.resilience.partners import (
     WEBHOOK,
     PartnerChange,
     PartnerDocs,
-    PartnerRule,
     all_partners,
 )
 from batuta.journal.server.documents import FLOW_SECRETS
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
+from batuta.stores.coded.payloads import Place
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
-from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, quotes
+from batuta.stores.coded.record_codec import (
+    BARE,
+    Reader,
+    RecordCodec,
+    closed_by_store,
+    document_place,
+    endpoint_place,
+    quotes,
+)
 from batuta.stores.coded.run_facts import fact_of
 from batuta.stores.coded.store import CodedStore
 
@@ -270,22 +278,20 @@ class _Rotation:
         found = [one for one in await all_partners(self._store) if one.kind == WEBHOOK]
         for one in self._old(found, self._coding.read):
             self._done.webhooks += 1
+            recode = partial(self._recoded_endpoint, endpoint_place(one.name))
             if not self._dry_run:
-                await self._store.change_partner(WEBHOOK, one.name, "", self._recoded_endpoint(one.name))
+                await self._store.change_partner(WEBHOOK, one.name, "", recode)
 
-    def _recoded_endpoint(self, id: str) -> PartnerRule[None]:
-        def rule(docs: PartnerDocs) -> PartnerChange[None]:
-            if docs.doc is None or self._is_current(docs.doc):
-                return PartnerChange(None)
-            return PartnerChange(None, self._coding.endpoint(id, self._coding.read_endpoint(id, docs.doc)))
-
-        return rule
+    def _recoded_endpoint(self, place: Place, docs: PartnerDocs) -> PartnerChange[None]:
+        if docs.doc is None or self._is_current(docs.doc):
+            return PartnerChange(None)
+        return PartnerChange(None, self._coding.encode_text(self._coding.decode_text(docs.doc, place), place))
 
     async def secrets(self) -> None:
         found = await self._store.documents(FLOW_SECRETS, _LAST)
         stored = {one.key: one.body for one in found}
         for one in self._old(found, partial(self._coding.read_document, FLOW_SECRETS)):
-            coded = self._coding.kept_document(FLOW_SECRETS, one.key, one.body)
+            coded = self._coding.encode_text(one.body, document_place(FLOW_SECRETS, one.key))
             if self._dry_run or await self._store.rewrite_document(FLOW_SECRETS, one.key, stored[one.key], coded):
                 self._done.secrets += 1
 

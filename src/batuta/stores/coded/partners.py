@@ -10,7 +10,7 @@ from batuta.errors import PayloadSealed
 from batuta.journal.audit import Act
 from batuta.journal.resilience.partners import WEBHOOK, Partner, PartnerChange, PartnerDocs, PartnerRule
 from batuta.stores.coded.namespace_guard import GuardedStore
-from batuta.stores.coded.record_codec import RecordCodec, never_plain
+from batuta.stores.coded.record_codec import RecordCodec, endpoint_place, never_plain
 
 T = TypeVar("T")
 
@@ -26,13 +26,14 @@ class PartnerVerbs(GuardedStore):
         if kind != WEBHOOK:
             return await self.inner.change_partner(kind, name, key, rule, act)
         await self.guard.check()
+        place = endpoint_place(name)
 
         def coded(docs: PartnerDocs) -> PartnerChange[T]:
-            plain = None if docs.doc is None else self.coding.read_endpoint(name, docs.doc)
+            plain = None if docs.doc is None else self.coding.decode_text(docs.doc, place)
             changed = rule(PartnerDocs(own=plain, doc=plain, now=docs.now))
             doc = None if changed.doc == (plain or "") else changed.doc  # coded again it would be another text
             return PartnerChange(
-                changed.answer, self.coding.endpoint(name, doc) if doc else doc, changed.tell, changed.expires_at
+                changed.answer, self.coding.encode_text(doc, place) if doc else doc, changed.tell, changed.expires_at
             )
 
         return await self.inner.change_partner(kind, name, key, coded, act)

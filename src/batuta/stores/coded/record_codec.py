@@ -95,11 +95,11 @@ class RecordCodec:
     # -- records whose fields tell their place: see `_PLACES`
 
     def encode(self, record: R) -> R:
-        return _each(self._encode, _PLACES[type(record)](record), record)
+        return _each(self.encode_text, _PLACES[type(record)](record), record)
 
     def read(self, record: R) -> R:
         """Raises PayloadSealed."""
-        return _each(self._decode, _PLACES[type(record)](record), record)
+        return _each(self.decode_text, _PLACES[type(record)](record), record)
 
     def plain_event(self, event: EventRow) -> EventRow:
         """Never raises: one that cannot be read says so."""
@@ -129,6 +129,15 @@ class RecordCodec:
         except PayloadSealed:
             return replace(message, body=never_plain(message.body))
 
+    # -- texts at a place
+
+    def encode_text(self, text: str, place: Place) -> str:
+        return self.payloads.encode(text, self.payloads.bound(*place))
+
+    def decode_text(self, text: str, place: Place) -> str:
+        """Raises PayloadSealed."""
+        return self.payloads.decode(text, self.payloads.bound(*place), place)
+
     # -- encoding
 
     def entry(self, run: Fact, entry: Entry) -> Entry:
@@ -140,20 +149,20 @@ class RecordCodec:
         """`instead`: the run that is to do this one's work, which is debounced."""
         run = fact_of(new if instead is None else instead)
         places = {"start": _start_place(run), "memo": _memo_place(run.chain_id, new.memo)}
-        return replace(_each(self._encode, places.__getitem__, new), instead=run.run_id if new.debounce else None)
+        return replace(_each(self.encode_text, places.__getitem__, new), instead=run.run_id if new.debounce else None)
 
     def memo(self, chain_id: RunId, memo: str) -> str:
         place = _memo_place(chain_id, memo)
-        return memo if place is None else self._encode(memo, place)
+        return memo if place is None else self.encode_text(memo, place)
 
     def start_of(self, run: Fact, start: str) -> str:
         """The body of the run's start message."""
-        return self._encode(start, _start_place(run))
+        return self.encode_text(start, _start_place(run))
 
     def compensation(self, new: NewRun) -> NewRun:
         """The run that is kept ready for the time that its parent times out: it begins for that parent alone."""
         return replace(
-            self.new_run(new), start=self._encode(new.start, _compensation_place(new.run_id, new.parent_run_id))
+            self.new_run(new), start=self.encode_text(new.start, _compensation_place(new.run_id, new.parent_run_id))
         )
 
     def message(self, run: Fact, message: Message) -> Message:
@@ -165,35 +174,31 @@ class RecordCodec:
         return self._message(_place_of(_to_id(id), message), message)
 
     def _message(self, place: Place, message: Message) -> Message:
-        return message if message.kind in BARE else _each(self._encode, _only(place), message)
+        return message if message.kind in BARE else _each(self.encode_text, _only(place), message)
 
     def move(self, run_id: RunId, parent: RunId | None, move: Move) -> Move:
         """`parent`: who is told the outcome, if it is a payload."""
         told_to = None if parent is None else (parent, "child", f"child:{run_id}")
-        move = _each(self._encode, {"reason": None, "outcome": told_to}.__getitem__, move)
+        move = _each(self.encode_text, {"reason": None, "outcome": told_to}.__getitem__, move)
         if not quotes(move.state, move.reason):
             return move
         try:
-            return _each(self._encode, {"reason": _reason_place(run_id), "outcome": None}.__getitem__, move)
+            return _each(self.encode_text, {"reason": _reason_place(run_id), "outcome": None}.__getitem__, move)
         except BadData as error:  # a run that cannot be written can be parked all the same
             return replace(move, reason=why_sealed("the reason", PayloadSealed(str(error))))
 
     def output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
-        return _each(self._encode, _by_field(_output_place(run_id, chain_id, output)), output)
+        return _each(self.encode_text, _by_field(_output_place(run_id, chain_id, output)), output)
 
     def attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
-        return _each(self._encode, _by_field(_attempt_place(run_id, attempt)), attempt)
+        return _each(self.encode_text, _by_field(_attempt_place(run_id, attempt)), attempt)
 
     def recoded_reason(self, run_id: RunId, reason: str) -> str:
         place = _reason_place(run_id)
-        return self._encode(self.payloads.decode(reason, self.payloads.bound(*place), place, plain=True), place)
+        return self.encode_text(self.payloads.decode(reason, self.payloads.bound(*place), place, plain=True), place)
 
     def letter(self, run_id: RunId, letter: NewLetter) -> NewLetter:
-        return _each(self._encode, _only(_letter_place(run_id)), letter)
-
-    def endpoint(self, id: str, doc: str) -> str:
-        """The document of an endpoint for webhooks."""
-        return self._encode(doc, _endpoint_place(id))
+        return _each(self.encode_text, _only(_letter_place(run_id)), letter)
 
     def api_key(self, key: StoredKey) -> StoredKey:
         """An API key of the server: only holders of a payload key can make one."""
@@ -213,13 +218,6 @@ class RecordCodec:
     def _code_key(self, code: Callable[[str, Bound], str], key: StoredKey) -> Code:
         """Keys are of the namespace in their row, which need not be the store's."""
         return lambda text, place: code(text, self.payloads.bound(*place, namespace=key.namespace))
-
-    def kept_answer(self, key: str, answer: str) -> str:
-        """Of a request with an idempotency key."""
-        return self._encode(answer, _request_place(key))
-
-    def kept_document(self, kind: str, key: str, body: str) -> str:
-        return self._encode(body, _document_place(kind, key))
 
     # -- decoding; raises PayloadSealed unless stated otherwise
 
@@ -258,7 +256,7 @@ class RecordCodec:
     def plain_compensation(self, run: Run, message: Message) -> Message:
         """The start of a run that was kept ready for the time that its parent times out."""
         try:
-            return _each(self._decode, _only(_compensation_place(run.run_id, run.parent_run_id)), message)
+            return _each(self.decode_text, _only(_compensation_place(run.run_id, run.parent_run_id)), message)
         except PayloadSealed as error:
             raise type(error)(f"message {message.message_id!r} cannot be read: {error}") from None
 
@@ -268,7 +266,7 @@ class RecordCodec:
             run = replace(run, memo=self._plain_memo(run))
         if is_coded(run.reason) or (self.payloads.strict and quotes(run.state, run.reason)):
             try:
-                run = replace(run, reason=self._decode(run.reason, _reason_place(run.run_id)))
+                run = replace(run, reason=self.decode_text(run.reason, _reason_place(run.run_id)))
             except PayloadSealed as error:
                 run = replace(run, reason=why_sealed("the reason", error))
         return run
@@ -282,7 +280,7 @@ class RecordCodec:
 
     def read_attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
         try:
-            return _each(self._decode, _by_field(_attempt_place(run_id, attempt)), attempt)
+            return _each(self.decode_text, _by_field(_attempt_place(run_id, attempt)), attempt)
         except PayloadSealed as error:
             raise type(error)(f"attempt {attempt.number} of call {attempt.seq} cannot be read: {error}") from None
 
@@ -298,23 +296,14 @@ class RecordCodec:
         except PayloadSealed as error:
             return replace(output, value=None, error=_as_failure(error))
 
-    def read_endpoint(self, id: str, doc: str) -> str:
-        return self._decode(doc, _endpoint_place(id))
-
     def read_memo(self, run: Run) -> str:
         bound = self.payloads.bound(run.chain_id, "memo")
         return self.payloads.decode(run.memo, bound, (_to_id(run.id), "memo"), (f"debounced {run.name}", "memo"))
 
     def read_document(self, kind: str, document: Document) -> Document:
-        return _each(self._decode, _only(_document_place(kind, document.key)), document)
+        return _each(self.decode_text, _only(document_place(kind, document.key)), document)
 
     # -- parts
-
-    def _encode(self, text: str, place: Place) -> str:
-        return self.payloads.encode(text, self.payloads.bound(*place))
-
-    def _decode(self, text: str, place: Place) -> str:
-        return self.payloads.decode(text, self.payloads.bound(*place), place)
 
     def _decode_output(self, text: str, place: Place) -> str:
         owner, kind, name, _, field = place
@@ -431,7 +420,7 @@ def _attempt_place(run_id: RunId, attempt: Attempt) -> Place:
     return run_id, "attempt", attempt.seq, attempt.number
 
 
-def _endpoint_place(id: str) -> Place:
+def endpoint_place(id: str) -> Place:
     return (f"webhook {id}",)
 
 
@@ -439,11 +428,11 @@ def _key_place(key: StoredKey) -> Place:
     return "api key", key.id, key.name, key.scope, key.expires_at
 
 
-def _request_place(key: str) -> Place:
+def request_place(key: str) -> Place:
     return (f"request {key}",)
 
 
-def _document_place(kind: str, key: str) -> Place:
+def document_place(kind: str, key: str) -> Place:
     return (f"document {kind} {key}",)
 
 
@@ -469,8 +458,8 @@ _PLACES: dict[type[Struct], Callable[[Any], Places]] = {
     Delivery: _bus_places,
     StoredMessage: _bus_places,
     DeadLetter: lambda letter: _only(_letter_place(letter.run_id)),
-    Partner: lambda endpoint: _only(_endpoint_place(endpoint.name)),
-    KeptRequest: lambda request: _only(_request_place(request.key)),
+    Partner: lambda endpoint: _only(endpoint_place(endpoint.name)),
+    KeptRequest: lambda request: _only(request_place(request.key)),
 }
 """Records that tell their place themselves."""
 

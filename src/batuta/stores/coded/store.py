@@ -67,7 +67,16 @@ from batuta.stores.coded.handles import CodedCallerTransaction, CodedHeartbeat, 
 from batuta.stores.coded.partners import PartnerVerbs
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
-from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, never_plain, reader
+from batuta.stores.coded.record_codec import (
+    BARE,
+    Reader,
+    RecordCodec,
+    closed_by_store,
+    document_place,
+    never_plain,
+    reader,
+    request_place,
+)
 from batuta.stores.coded.run_facts import Facts, refuse_other_code
 from batuta.stores.coded.starts import start_all
 from batuta.stores.contract import rules
@@ -423,7 +432,7 @@ class CodedStore(PartnerVerbs):
         return None if found is None else self.coding.read(found)
 
     async def finish_request(self, key: str, owner: str, answer: str) -> bool:
-        return await self.inner.finish_request(key, owner, self.coding.kept_answer(key, answer))
+        return await self.inner.finish_request(key, owner, self.coding.encode_text(answer, request_place(key)))
 
     # -- keys of the server
 
@@ -447,7 +456,7 @@ class CodedStore(PartnerVerbs):
     async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int, act: Act | None = None) -> None:
         if kind in CODED:
             await self.guard.check()
-            bodies = {key: self.coding.kept_document(kind, key, body) for key, body in bodies.items()}
+            bodies = {key: self.coding.encode_text(body, document_place(kind, key)) for key, body in bodies.items()}
         await self.inner.put_documents(kind, bodies, keep, act)
 
     async def rewrite_document(self, kind: str, key: str, before: str, body: str) -> bool:
