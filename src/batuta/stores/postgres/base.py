@@ -138,8 +138,7 @@ class Base:
 
     async def now(self) -> int:
         rows = await self._pool.read(self._sql["now"])
-        now: int = rows[0]["now"]
-        return now
+        return int(rows[0]["now"])
 
     # -- named queries of this namespace
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from asyncpg import Record
@@ -47,8 +48,7 @@ class Claims(Base):
             self.address.for_sessions is not None,
             worker.process,
         )
-        now: int = rows[0]["now"]
-        return now
+        return int(rows[0]["now"])
 
     async def retire(self, worker_id: str) -> None:
         rows = await self._execute("retire", worker_id)
@@ -147,9 +147,8 @@ class Claims(Base):
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
         names, fingerprints = list(worker.code), list(worker.code.values())
-        rows = await self._read("due_at", worker.worker_id, worker.queues, names, fingerprints)
-        due_at: int | None = rows[0]["due_at"]
-        return due_at
+        asked = (worker.worker_id, worker.queues, names, fingerprints)
+        return await self._read_first(itemgetter("due_at"), "due_at", *asked)
 
     async def load(self, run_id: RunId) -> StoredRun:
         async with self._pool.session() as session:

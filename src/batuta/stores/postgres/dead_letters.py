@@ -43,10 +43,10 @@ _LAST_RUN, _LAST_NAME = UUID(int=2**128 - 1), "\U0010ffff"
 
 class DeadLetterVerbs(Base):
     async def letter(self, run_id: RunId) -> DeadLetter:
-        rows = await self._read("letter", run_id)
-        if not rows:
+        found = await self._read_first(letter_of_row, "letter", run_id)
+        if found is None:
             raise UnknownLetter(str(run_id))
-        return letter_of_row(rows[0])
+        return found
 
     async def letters(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterPage:
         before = letter_place_of(cursor) or (_NEVER, _LAST_RUN)
@@ -69,8 +69,7 @@ class DeadLetterVerbs(Base):
             rows = await self._read("sum_letters", *_counted(where))
         else:
             rows = await self._read("count_letters", *_restrictions(where))
-        count: int = rows[0]["letters"]
-        return count
+        return int(rows[0]["letters"])
 
     async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         values = (list(run_ids), act.reason, *act_values(act))

@@ -177,14 +177,11 @@ class PostgresHeartbeat:
         """On each new connection: take the lock, learn which server it is, and notice its end."""
         self._holds_lock = False
         if self._locks:
-            await self._take_lock(connection)
+            # Not waited for: after a broken connection, the server may keep the old session for a while, and its lock
+            # with it.
+            self._holds_lock = await connection.fetchval(self._sql["hold_lock"], self._namespace, self._worker_id)
         self._cluster = await self._name_of_cluster(connection)
         connection.add_termination_listener(self._lost)
-
-    async def _take_lock(self, connection: Connection) -> None:
-        # Not waited for: after a broken connection, the server may keep the old session for a while, and its lock with
-        # it.
-        self._holds_lock = await connection.fetchval(self._sql["hold_lock"], self._namespace, self._worker_id)
 
     async def _name_of_cluster(self, connection: Connection) -> str:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from uuid import UUID
 
 from asyncpg import Record
@@ -32,10 +33,10 @@ class ScheduleVerbs(Base):
         return bool(await self._execute("delete_schedule", id, *act_values(act)))
 
     async def schedule(self, id: str) -> DueSchedule:
-        rows = await self._read("schedule", id)
-        if not rows:
+        found = await self._read_first(_schedule_of, "schedule", id)
+        if found is None:
             raise UnknownSchedule(id, self.namespace)
-        return _schedule_of(rows[0])
+        return found
 
     async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
         return await self._read_all(_schedule_of, "schedules", after, limit)
@@ -44,9 +45,7 @@ class ScheduleVerbs(Base):
         return await self._read_all(_schedule_of, "due_schedules", limit, *(after or _FIRST))
 
     async def schedule_at(self, after: int = -1) -> int | None:
-        rows = await self._read("schedule_at", after)
-        next_at: int | None = rows[0]["next_at"]
-        return next_at
+        return await self._read_first(itemgetter("next_at"), "schedule_at", after)
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
         if not firings:

@@ -16,7 +16,6 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import asyncpg
-import msgspec
 from msgspec import Struct
 
 from batuta.stores.contract.migrations import checksum
@@ -153,11 +152,3 @@ async def _identities(connection: Connection, schema: str, sql: Mapping[str, str
 async def _drop(connection: Connection, identities: Sequence[str]) -> None:
     for identity in identities:
         await connection.execute(f"DROP {identity}")
-
-
-def encode_digests(digests: Mapping[str, str]) -> str:
-    return msgspec.json.encode(digests).decode()
-
-
-def decode_digests(text: str) -> dict[str, str]:
-    return msgspec.json.decode(text, type=dict[str, str])

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 import asyncpg
-from msgspec import Struct
+from msgspec import Struct, json
 
 from batuta.errors import SchemaMismatch, StoreUnavailable
 from batuta.stores.contract.migrations import (
@@ -33,9 +33,7 @@ from batuta.stores.postgres.database.repeatable import (
     Connection,
     Fetch,
     Shipped,
-    decode_digests,
     edited,
-    encode_digests,
     load_repeatable,
     read_installed,
     replace_all,
@@ -135,7 +133,7 @@ async def _look(read: Fetch, address: Address, sql: Mapping[str, str]) -> Found:
     if not there["version"] or not (rows := await read(sql["schema_version"])):
         return Found(Database(applied))
     version, oldest_code, functions, installed = rows[0]
-    return Found(Database(applied, version, oldest_code), functions, decode_digests(installed))
+    return Found(Database(applied, version, oldest_code), functions, json.decode(installed, type=dict[str, str]))
 
 
 async def _apply(
@@ -163,7 +161,7 @@ async def _apply(
             code.versions.schema,
             code.versions.oldest_code,
             code.repeatable.digest,
-            encode_digests(installed),
+            json.encode(installed).decode(),
         )
     return steps
 

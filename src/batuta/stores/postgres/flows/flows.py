@@ -25,7 +25,6 @@ from batuta.journal.flows.records import (
     NewEvent,
 )
 from batuta.journal.records import Hint
-from batuta.journal.schedules import ScheduleRow
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.database import batch_columns
@@ -46,9 +45,9 @@ class FlowVerbs(Base):
         schedule: FlowSchedule | None = None,
     ) -> bool:
         said = (flow.workflow_id, flow.name, flow.version, flow.description, flow.trigger_type, flow.document)
-        row = None if schedule is None else schedule.row
-        planned = (None if schedule is None else schedule.id, *((None,) * 3 if row is None else _plan(row)))
-        values = (*said, flow.is_active, flow.published_at, expected, *act_values(act), *planned)
+        schedule_id, row = (None, None) if schedule is None else (schedule.id, schedule.row)
+        plan = (None,) * 3 if row is None else (row.spec, row.state, row.next_at)
+        values = (*said, flow.is_active, flow.published_at, expected, *act_values(act), schedule_id, *plan)
         rows = await self._execute("put_flow", *values)
         written = bool(rows[0]["written"])
         self._announcer.tell(Hint(schedules=written and row is not None))
@@ -171,15 +170,10 @@ class FlowVerbs(Base):
 
     async def prune_events(self, keep: int, limit: int) -> int:
         rows = await self._execute("prune_events", keep, limit)
-        gone: int = rows[0]["gone"]
-        return gone
+        return int(rows[0]["gone"])
 
     async def open_runs(self, prefix: str, limit: int) -> list[RunId]:
         return await self._read_all(itemgetter("run_id"), "open_runs", prefix, f"{prefix}\x7f", limit)
-
-
-def _plan(row: ScheduleRow) -> tuple[str, str, int | None]:
-    return row.spec, row.state, row.next_at
 
 
 def _starts_of(events: Sequence[NewEvent]) -> _Starts:
