@@ -8,6 +8,8 @@ from collections.abc import Callable
 from batuta.journal.records import Hint
 
 Callback = Callable[[Hint], None]
+NOTHING = Hint()
+"""A hint that need not be told."""
 
 
 class Listeners:

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
-from batuta.stores.contract.listeners import Listeners
+from batuta.stores.contract.listeners import NOTHING, Listeners
 from batuta.stores.memory.tables import MemoryDatabase, NamespaceTables
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -92,8 +92,7 @@ class Base:
         return self._database.clock.now() + self._shift
 
     def _tell(self, hint: Hint) -> None:
-        told = hint.due or hint.schedules or hint.partners or hint.bus
-        if not (told or hint.messages or hint.closed or hint.answered):
+        if hint == NOTHING:
             return
         for namespace, listeners in list(self._database.listeners):
             if namespace == self.namespace:

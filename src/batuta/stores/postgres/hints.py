@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from batuta.errors import StoreError
 from batuta.ids import RunId, digest_of, jitter, new_message_id
 from batuta.journal.records import Hint
-from batuta.stores.contract.listeners import Listeners
+from batuta.stores.contract.listeners import NOTHING, Listeners
 from batuta.stores.postgres.database.connection import DRIVER_ERRORS, Session, end
 
 PAUSE_SECONDS = 0.01
@@ -67,9 +67,7 @@ class Announcer:
 
     def tell(self, hint: Hint) -> None:
         """From the store's own loop."""
-        many = hint.closed is None or hint.answered is None
-        told = hint.due or hint.schedules or hint.partners or hint.bus
-        if told or many or hint.messages or hint.closed or hint.answered:
+        if hint != NOTHING:
             self._listeners.tell(hint)
             self._queue(hint)
 
