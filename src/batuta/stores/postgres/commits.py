@@ -25,14 +25,12 @@ from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.database import batch_columns
 from batuta.stores.postgres.database.connection import Session
 from batuta.stores.postgres.database.errors import RowLocked
-from batuta.stores.postgres.database.row_locks import in_turns, patiently
+from batuta.stores.postgres.database.row_locks import in_turns, patiently, split
 from batuta.stores.postgres.database.rows import run_ids
 from batuta.stores.postgres.fast.column_encoding import entry_texts, ids_text, job_texts, start_texts
 
 BESIDE_SECONDS = 5.0
 """For splitting a batch that waits for locked rows, beside the others."""
-_PIECES = 8
-"""How many parts: each that fails waits for a lock, and this takes fewer rounds than halves."""
 
 
 class Commits(Base):
@@ -89,7 +87,7 @@ class Commits(Base):
                 if 0 < len(starts) < len(piece):
                     pieces += [[index for index in piece if changes[index].start is None], starts]
                 elif len(piece) > 1 and time.monotonic() < end:
-                    pieces += [piece[first::_PIECES] for first in range(_PIECES)]
+                    pieces += split(piece)
                 else:
                     busy += piece
             except StoreUnavailable as error:

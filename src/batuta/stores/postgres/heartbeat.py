@@ -20,7 +20,7 @@ from batuta.stores.postgres.commits import closed_hint, closing_values
 from batuta.stores.postgres.database.batch_columns import as_columns
 from batuta.stores.postgres.database.connection import Connection, Hook, Session, end
 from batuta.stores.postgres.database.errors import RowLocked
-from batuta.stores.postgres.database.row_locks import in_turns
+from batuta.stores.postgres.database.row_locks import in_turns, split
 from batuta.stores.postgres.database.rows import run_ids
 from batuta.stores.postgres.database.schema import VERSIONS
 
@@ -28,7 +28,6 @@ _CLOSING_SECONDS = 2.0
 """For runs that are over their time, when others hold their rows: the lease does not wait for them."""
 _ROW_SECONDS = 4.0
 """For the worker's own row, which others hold for moments."""
-_PIECES = 8
 
 
 class PostgresHeartbeat:
@@ -161,8 +160,8 @@ class PostgresHeartbeat:
             try:
                 closed += await self._close(reason, piece, now)
             except RowLocked:  # that of a child
-                if (size := -(-len(piece) // _PIECES)) < len(piece):
-                    pieces += [piece[first : first + size] for first in range(0, len(piece), size)]
+                if len(piece) > 1:
+                    pieces += split(piece)
         return closed
 
     async def _close(self, reason: str, rows: Sequence[tuple[Any, ...]], now: int) -> list[RunId]:

@@ -19,7 +19,7 @@ from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.database import batch_columns
 from batuta.stores.postgres.database.connection import Session
 from batuta.stores.postgres.database.errors import RowLocked
-from batuta.stores.postgres.database.row_locks import patiently
+from batuta.stores.postgres.database.row_locks import patiently, split
 from batuta.stores.postgres.database.rows import run_of, run_of_start, standard
 from batuta.stores.postgres.fast.column_encoding import plain_texts, unowned_texts
 
@@ -28,10 +28,6 @@ _SLICE = 256
 _PART = 1_000
 """Plain runs that are inserted by one statement: while the database has them, the next are made ready."""
 _JUST_GONE = "the run with id {!r} disappeared during the start: try again"
-
-
-_PIECES = 8
-"""How many parts a batch is split into that waits for a locked row: see commits.py."""
 
 
 class Starts(Base):
@@ -100,9 +96,8 @@ class Starts(Base):
             try:
                 outcomes += await self._start_many(piece)
             except RowLocked as error:
-                size = -(-len(piece) // _PIECES)
                 if len(piece) > 1 and time.monotonic() < end:
-                    pieces += [piece[first : first + size] for first in range(0, len(piece), size)][::-1]
+                    pieces += reversed(split(piece))
                 else:
                     outcomes += [RowLocked(*error.args) for _ in piece]
             except StoreUnavailable as error:

@@ -23,6 +23,8 @@ COMMIT_SECONDS = 0.2
 """How long a commit waits for a row: all runs of the worker wait with it. Others hold rows for milliseconds."""
 VERB_SECONDS = 0.5
 """The same for a statement of any other verb."""
+_PIECES = 8
+"""How many parts: each that fails waits for a lock, and this takes fewer rounds than halves."""
 _FIRST_REST, _LONGEST_REST = 0.02, 0.25
 
 
@@ -44,6 +46,12 @@ async def in_turns(call: Callable[[], Awaitable[T]], seconds: float) -> T:
                 raise
         await asyncio.sleep(rest * (0.5 + jitter()))
         rest = min(rest * 2, _LONGEST_REST)
+
+
+def split(batch: list[T]) -> list[list[T]]:
+    """The parts of a batch that waited for a locked row, to be tried one by one."""
+    size = -(-len(batch) // _PIECES)
+    return [batch[first : first + size] for first in range(0, len(batch), size)]
 
 
 def patiently(
