@@ -524,14 +524,12 @@ class Pool:
         async with self.session() as session:
             return await session.read(query, *args)
 
-    async def write(self, query: str, *args: Any, replied: Callable[[], None] | None = None) -> list[asyncpg.Record]:
-        return await in_turns(lambda: self._write(query, args, replied), self._lock_timeout)
+    async def write(self, query: str, *args: Any) -> list[asyncpg.Record]:
+        return await in_turns(lambda: self._write(query, args), self._lock_timeout)
 
-    async def _write(
-        self, query: str, args: tuple[Any, ...], replied: Callable[[], None] | None
-    ) -> list[asyncpg.Record]:
+    async def _write(self, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
         async with self.session() as session:
-            return await session.write(query, *args, replied=replied)
+            return await session.write(query, *args)
 
     async def close(self) -> None:
         self._closed = True
