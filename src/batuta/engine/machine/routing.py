@@ -6,7 +6,6 @@ are those of any activity. Its end answers the call, as if the activity had been
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
@@ -29,8 +28,6 @@ from batuta.journal.records import PAUSES, IfExists, NewRun, ParentPolicy, Run, 
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.serde import MAX_PAYLOAD, Decoder
-
-log = logging.getLogger("batuta.engine")
 
 _LOOK_AGAIN = 10 * SECOND
 """Until a child that was paused is looked after once more."""

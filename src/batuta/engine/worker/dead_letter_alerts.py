@@ -33,12 +33,9 @@ class Alerts:
         self._waiting: deque[DeadLetter] = deque()
         self._calling: asyncio.Task[None] | None = None
         self._threads = DaemonExecutor("batuta-dead-letter")
-        self.count = 0
-        """Tells `on_dead_letter` of the dead letters of this worker."""
 
     def arrived(self, letter: DeadLetter) -> None:
         """It is durable. Called on the worker's loop, and returns at once."""
-        self.count += 1
         log.warning(
             "%s %s (%s) is a dead letter: %s, %s: %.200s",
             letter.kind,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
@@ -18,8 +17,6 @@ from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, jitter
 from batuta.journal.records import Claim, StoredRun, WorkerInfo
-
-log = logging.getLogger("batuta.engine")
 
 _LOOKING = "looking for due runs"
 _AFTER_ERROR = 1.0

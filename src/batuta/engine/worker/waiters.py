@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
@@ -15,8 +14,6 @@ from batuta.journal.entries import Command
 from batuta.journal.records import Hint, Output
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-
-log = logging.getLogger("batuta.engine")
 
 _LOOK_AGAIN = 5.0
 
