@@ -61,15 +61,12 @@ class Committing(Protocol):
 
     def submit(self, run: Any) -> None:
         """The run's change is to be written."""
-        ...
 
     def is_writing(self, run: Any) -> bool:
         """Whether a change of the run is on its way to the store."""
-        ...
 
     def started(self, starter: asyncio.Future[Completion], completion: Completion) -> None:
         """The run's start is durable, and who waits for that may know."""
-        ...
 
 
 class WriterHost(Protocol):

@@ -88,45 +88,35 @@ class Host(WaitingHost, Protocol):
     @property
     def begins(self) -> Callable[[OwnedRun, StartInfo], None] | None:
         """Middleware that wants to know of a run's first turn before it is made."""
-        ...
 
     def submit_end(self, run: OwnedRun) -> None:
         """A change that only ends a job is to be written."""
-        ...
 
     def caught_up(self, run: OwnedRun) -> None:
         """The run has no inputs left that wait: its inbox may be read again."""
-        ...
 
     def report(self, run: OwnedRun, turn: Turn) -> None:
         """A turn that a transaction wrote is durable: tell the listeners."""
-        ...
 
     def call_soon(self, callback: Callable[[], None]) -> None: ...
 
     def tell(self, run_id: RunId, message: Message) -> None:
         """The store has put a message into that run's inbox: if it is here, it need not be read."""
-        ...
 
     def go_back(self, run: OwnedRun) -> None:
         """Bring the run back to its last durable entry, and then `resume` it."""
-        ...
 
     def read_page(self, run: OwnedRun, after: int) -> None:
         """Read the page of its messages after that number, and `resume_page` it."""
-        ...
 
     def look_after(self, run: OwnedRun, route: Route) -> None:
         """An activity of the run that is elsewhere may be over its time."""
-        ...
 
     def finished(self, run: OwnedRun, outcome: Command) -> None:
         """A job is completed and has left memory, with nothing in it to be cleaned up."""
-        ...
 
     def forget(self, run: OwnedRun, wake_at: int | None) -> None:
         """The run has left memory; it is due again at `wake_at`."""
-        ...
 
 
 class OwnedRun(WaitingRun):

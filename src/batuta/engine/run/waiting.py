@@ -26,7 +26,6 @@ class WaitingHost(WriterHost, Protocol):
 
     def may_linger(self, run_id: RunId) -> bool:
         """Whether there is room to keep the run in memory though nothing of it is going on here."""
-        ...
 
 
 class WaitingRun(ChangeWriter):

@@ -51,7 +51,6 @@ class HandoverHost(Protocol):
 
     def send_ends_to(self, submit: Callable[[OwnedRun], None]) -> None:
         """Have the ends of jobs written so."""
-        ...
 
 
 class Claims(Protocol):
