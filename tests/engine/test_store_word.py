@@ -52,7 +52,7 @@ class Hurried:
         session = self._env.worker.session
         if name == "commit.effects" and session is not None:
             for run in session.runs.values():
-                asyncio.get_running_loop().call_soon(self._hurry, run, context=session._context)
+                asyncio.get_running_loop().call_soon(self._hurry, run, context=session.context)
 
     def _hurry(self, run: Any) -> None:
         if run.leaving or not run.ready:

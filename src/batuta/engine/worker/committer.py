@@ -92,13 +92,16 @@ class Committer:
         may_act: Callable[[], bool],
         failed: Callable[[str], None],
         outage: Outage,
+        reporter: Reporter,
+        context: contextvars.Context,
     ) -> None:
+        """Effects go out in `context`, not in their caller's."""
         self._store = store
         self._worker_id = worker_id
         self._settings = settings
         self._clock = clock
         self._may_act = may_act
-        self._failed, self._outage = failed, outage
+        self._failed, self._outage, self._context = failed, outage, context
         self._waiting: deque[OwnedRun] = deque()
         self._held: deque[tuple[list[Item], Verdicts]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -107,7 +110,7 @@ class Committer:
         """The batch that is on its way, or was last."""
         self._writing_since = math.inf
         self._giving_up: set[asyncio.Task[None]] = set()
-        self._reporter: Reporter | None = None
+        self._reporter = reporter if reporter.listens else None
         self._starters: list[tuple[asyncio.Future[Completion], Completion]] = []
         self._is_lone = False
         self._aside: dict[OwnedRun, tuple[Item, float]] = {}
@@ -115,15 +118,6 @@ class Committer:
         self._behind: set[OwnedRun] = set()
         """Runs of these that have another change by now."""
         self._aside_task: asyncio.Task[None] | None = None
-
-    def open(self, context: contextvars.Context) -> None:
-        """Effects go out in this context, not in their caller's."""
-        self._context = context
-
-    def report_to(self, reporter: Reporter) -> None:
-        """Report durable changes to a listener, if there is one."""
-        if reporter.listens:
-            self._reporter = reporter
 
     def submit(self, run: OwnedRun) -> None:
         """The run has a change that was not there before."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
@@ -92,10 +91,6 @@ class Poller:
     @property
     def claiming(self) -> bool:
         return self.claims_begun > self.claims_ended
-
-    def open(self, context: contextvars.Context) -> None:
-        """Effects go out in this context."""
-        self._handover.open(context)
 
     async def start(self) -> None:
         """Look once, to learn whether anything waits, and then for ever."""

@@ -105,16 +105,24 @@ class Session:
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost, self.outage)
         self.may_act, self.timers = self._lease.may_act, Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self._lease, self.permission)
-        self.committer = Committer(
-            store, self.info.worker_id, settings, self.clock, self.may_act, self._lost, self.outage
-        )
         self.begins = None if middleware is None or not middleware.begin else middleware.begins
         self.reporter = Reporter(() if middleware is None else middleware.ears, self.clock, self.info, store)
         self.listens = self.reporter.listens_to(ActivityCompleted)
+        self._loop, self.context = asyncio.get_running_loop(), contextvars.copy_context()
+        self.committer = Committer(
+            store,
+            self.info.worker_id,
+            settings,
+            self.clock,
+            self.may_act,
+            self._lost,
+            self.outage,
+            self.reporter,
+            self.context,
+        )
         if middleware is not None:
             middleware.put_around(self.executor, activities)
             self.executor.report_to(self.reporter.on_attempt, self.reporter.on_beats)
-            self.committer.report_to(self.reporter)
         self.submit_end: Callable[[OwnedRun], None] = self.committer.submit
         self._transactions = Transactions(self)
         self.executor.let_write(self._transactions, Publisher(store, settings.broker))
@@ -143,13 +151,9 @@ class Session:
     async def open(self, *, beaten: bool = False) -> None:
         """Register, and begin to work; with `beaten` not before the first heartbeat has come through. When that fails
         or is cancelled, nothing of it is left."""
-        self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()
-        self.committer.open(self._context)
-        self._poller.open(self._context)
-        self.executor.open(self._loop, self._context)
-        self.executor.gates.open(self, self._loop, self._context)
-        self._transactions.open(self._loop, self._context)
+        self.executor.open(self._loop, self.context)
+        self.executor.gates.open(self, self._loop, self.context)
+        self._transactions.open(self._loop, self.context)
         try:
             await self._open(beaten)
         except BaseException:
@@ -307,7 +311,7 @@ class Session:
     # -- what live runs need
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon(callback, context=self._context)
+        self._loop.call_soon(callback, context=self.context)
 
     def may_linger(self, run_id: RunId) -> bool:
         if run_id not in self._lingering:
@@ -383,7 +387,7 @@ class Session:
         """Run the first turn and insert the run already owned. The future fails as the start does."""
         future: asyncio.Future[Completion] = self._loop.create_future()
         if not self._starts:
-            self._loop.call_soon(self._begin_starts, context=self._context)  # not in the starter's context
+            self._loop.call_soon(self._begin_starts, context=self.context)  # not in the starter's context
         workflow = self.workflows[new.code]
         self._starts.append((new, workflow, body, future))
         if self.admission.limited or type(workflow) is not Workflow:
@@ -674,7 +678,7 @@ class Session:
         return now
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.Task(_logged(work, self.outage), loop=self._loop, context=self._context)
+        task = asyncio.Task(_logged(work, self.outage), loop=self._loop, context=self.context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # it was never begun when the task was cancelled at once

@@ -48,6 +48,8 @@ class HandoverHost(Protocol):
     runs: dict[int, OwnedRun]
     draining: bool
     monotonic: Callable[[], float]
+    context: contextvars.Context
+    """Effects go out in it."""
 
     def send_ends_to(self, submit: Callable[[OwnedRun], None]) -> None:
         """Have the ends of jobs written so."""
@@ -85,10 +87,6 @@ class Handover:
         """Runs that are about to leave memory, and whose places have others by now."""
         self._left = 0
         """Runs that have left since the last look, with places that were not handed over."""
-
-    def open(self, context: contextvars.Context) -> None:
-        """Effects go out in this context."""
-        self._context = context
 
     # -- what it is told
 
@@ -164,7 +162,7 @@ class Handover:
             self._begin()
         elif self._timer is None:
             rest = max(0.0, self.rested_at - self._now())
-            self._timer = asyncio.get_running_loop().call_later(rest, self._begin, context=self._context)
+            self._timer = asyncio.get_running_loop().call_later(rest, self._begin, context=self._session.context)
 
     def _begin(self) -> None:
         self._stop_timer()
@@ -174,7 +172,9 @@ class Handover:
         else:
             loop = asyncio.get_running_loop()
             # Not create_task: see the committer.
-            self._writing = asyncio.Task(self._hand_over(), loop=loop, name="batuta-handover", context=self._context)
+            self._writing = asyncio.Task(
+                self._hand_over(), loop=loop, name="batuta-handover", context=self._session.context
+            )
 
     # -- how
 
