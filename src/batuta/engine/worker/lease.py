@@ -12,6 +12,7 @@ from collections.abc import Callable
 from batuta.clock import Clock
 from batuta.durations import human_duration
 from batuta.engine.activities.threads import ended
+from batuta.engine.worker.background import woken
 from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.engine.worker.outage import BEATING, Outage
 from batuta.errors import BatutaError, StoreUnavailable
@@ -122,16 +123,16 @@ class Lease:
             self._tell(self._on_lost, "the heartbeat has failed")
 
     async def _main(self) -> None:
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
-        self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+        loop, wake = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(wake.set)
         wait = _FIRST_RETRY
         while not self._stopping.is_set():
             try:
                 async with self._store.heartbeat(self._worker.worker_id) as heartbeat:
                     self._tell(self._settle_opening, None)
                     while not self._registered.is_set() and not self._stopping.is_set():
-                        await _wait(woken, _RETRY)
-                    await self._beat_forever(heartbeat, woken)
+                        await woken(wake, _RETRY)
+                    await self._beat_forever(heartbeat, wake)
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the lease says how long it may last
                 self._outage.failed(BEATING, error)
@@ -146,7 +147,7 @@ class Lease:
                 wait = _FIRST_RETRY if self._gapless_since is not None else min(wait * 2, _RETRY)
                 self._gapless_since = None
                 # At once at first: without the connection our lock is free, and others may take us for dead.
-                await _wait(woken, wait)
+                await woken(wake, wait)
 
     def _settle_opening(self, error: BatutaError | None) -> None:
         if not self._opened.done():
@@ -155,10 +156,10 @@ class Lease:
             else:
                 self._opened.set_exception(error)
 
-    async def _beat_forever(self, heartbeat: Heartbeat, woken: asyncio.Event) -> None:
+    async def _beat_forever(self, heartbeat: Heartbeat, wake: asyncio.Event) -> None:
         while not self._stopping.is_set():
             if self._stands_still():
-                await self._end_if_stuck(woken)
+                await self._end_if_stuck(wake)
                 continue
             failpoint("lease.before_beat")
             sent = self._clock.monotonic()
@@ -175,9 +176,9 @@ class Lease:
             if not self._accept(pulse, sent, received):
                 return
             if pulse.peers and self._settings.fast_detection:
-                await self._reap(heartbeat, pulse.peers, woken)
+                await self._reap(heartbeat, pulse.peers, wake)
             if not pulse.reaped:  # there may be more: a beat sets a bounded number free
-                await _wait(woken, self._settings.heartbeat * (0.9 + 0.2 * jitter()))
+                await woken(wake, self._settings.heartbeat * (0.9 + 0.2 * jitter()))
 
     def _accept(self, pulse: Pulse, sent: float, received: float) -> bool:
         if not pulse.alive:
@@ -191,11 +192,11 @@ class Lease:
         self._tell(self._on_pulse, pulse, sent, received)
         return True
 
-    async def _reap(self, heartbeat: Heartbeat, peers: list[str], woken: asyncio.Event) -> None:
+    async def _reap(self, heartbeat: Heartbeat, peers: list[str], wake: asyncio.Event) -> None:
         """Their locks are free. If they still are after the grace, their runs are set free."""
         end = self._clock.monotonic() + self._settings.detection_grace
         while (left := end - self._clock.monotonic()) > 0:
-            await _wait(woken, left)
+            await woken(wake, left)
             if self._stopping.is_set():
                 return
         failpoint("recover.before")
@@ -209,7 +210,7 @@ class Lease:
     def _stands_still(self) -> bool:
         return self._clock.monotonic() - self._tick > self._settings.stuck_loop
 
-    async def _end_if_stuck(self, woken: asyncio.Event) -> None:
+    async def _end_if_stuck(self, wake: asyncio.Event) -> None:
         """A loop that stands still cannot notice that it lost its runs: better no process than a zombie.
 
         At first a machine that was suspended, or a process that was stopped, looks the same: the loop gets a tenth of
@@ -217,7 +218,7 @@ class Lease:
         """
         self._tell(self._answer)
         for _ in range(_SECOND_LOOKS):
-            await _wait(woken, self._settings.stuck_loop / 10 / _SECOND_LOOKS)
+            await woken(wake, self._settings.stuck_loop / 10 / _SECOND_LOOKS)
             if self._stopping.is_set() or not self._stands_still():
                 return
         still = self._clock.monotonic() - self._tick
@@ -253,12 +254,3 @@ def went_back(last: Pulse, pulse: Pulse) -> bool:
 
 def _cannot_open(error: Exception) -> StoreUnavailable:
     return StoreUnavailable(f"the heartbeat cannot be opened: {error!r}")
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-            event.clear()
-    except TimeoutError:
-        pass

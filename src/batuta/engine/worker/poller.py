@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from batuta.clock import SECOND
+from batuta.engine.worker.background import BackgroundTask
 from batuta.engine.worker.committer import Committer
 from batuta.engine.worker.outage import Outage
 from batuta.engine.worker.slot_handover import Handover, HandoverHost
@@ -43,8 +44,10 @@ class ClaimHost(HandoverHost, Protocol):
     async def read_clock(self) -> int: ...
 
 
-class Poller:
+class Poller(BackgroundTask):
     """The claiming half of a session."""
+
+    task_name = "batuta-poller"
 
     def __init__(self, session: ClaimHost, committer: Committer) -> None:
         self._session = session
@@ -73,7 +76,6 @@ class Poller:
         self._due: list[int] = []
         self._idle = 0
         """Looks in a row that found nothing. Heartbeats report due runs, too, so looks may become rare."""
-        self._task: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
         """One claim at a time: claims end in the order of their numbers, and the free room is known only when the claim
         before has ended."""
@@ -92,24 +94,21 @@ class Poller:
     def claiming(self) -> bool:
         return self.claims_begun > self.claims_ended
 
-    async def start(self) -> None:
+    async def open(self) -> None:
         """Look once, to learn whether anything waits, and then for ever."""
         try:
             await self._claim()
         except StoreError as error:
             self._session.outage.failed(_LOOKING, error)
-        self._task = asyncio.get_running_loop().create_task(self._poll_forever(), name="batuta-poller")
+        self.start()
 
     def cancel(self) -> None:
         self._handover.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        super().cancel()
 
     async def stop(self) -> None:
         """No claim is under way afterwards, but for that of a hand-over."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         self._handover.stop()
 
     async def ended(self, longest: float) -> None:
@@ -150,7 +149,7 @@ class Poller:
             if wake_at == self._due[0]:
                 self._wake.set()
 
-    async def _poll_forever(self) -> None:
+    async def _run(self) -> None:
         while True:
             self._wake.clear()
             try:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from batuta.authoring.client.bus import prune_messages
 from batuta.clock import SECOND
 from batuta.engine.backend.actor import Actor
+from batuta.engine.worker.background import BackgroundTask
 from batuta.engine.worker.outage import Outage
 from batuta.errors import InvalidInput
 from batuta.ids import RunId, jitter
@@ -121,9 +122,11 @@ async def prune_events(store: Store) -> int:
     return deleted
 
 
-class Pruner:
+class Pruner(BackgroundTask):
     """Deletes what was kept for long enough, in the background. Every worker has one and none leads: the live worker
     with the smallest id does it, as each of them knows for itself. Two at once only do it faster."""
+
+    task_name = "batuta-pruner"
 
     def __init__(
         self, store: Store, worker_id: str, settings: Settings, monotonic: Callable[[], float], outage: Outage
@@ -132,22 +135,8 @@ class Pruner:
         self._every, self._share = settings.prune_every, settings.prune_share
         self._keep_messages = round(settings.bus_keep * SECOND)
         self._pause = self._every
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="batuta-pruner")
-
-    def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def stop(self) -> None:
-        """Nothing is deleted afterwards."""
-        self.cancel()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         if self._store.poll_seconds is None and not await self._has_rules():
             # In memory a virtual clock may wait until all is idle: do not look when there are no rules. Messages are
             # deleted there by workers with subscriptions.

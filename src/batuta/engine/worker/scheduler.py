@@ -23,6 +23,7 @@ from batuta.engine.backend.schedule_rules import (
     replaced_row,
     schedule_terms,
 )
+from batuta.engine.worker.background import BackgroundTask, woken
 from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.engine.worker.outage import Outage
 from batuta.engine.worker.reporter import Reporter
@@ -53,8 +54,10 @@ _REMEMBERED = 10_000
 """Schedules that cannot be read, and of which the log has been told."""
 
 
-class Scheduler:
+class Scheduler(BackgroundTask):
     """Waits until a schedule is due, by the database's clock, and has it fire. Costs nothing while there are none."""
+
+    task_name = "batuta-scheduler"
 
     def __init__(self, store: Store, clock: DatabaseClock, outage: Outage, reporter: Reporter) -> None:
         self._store, self._clock, self._outage, self._reporter = store, clock, outage, reporter
@@ -65,20 +68,6 @@ class Scheduler:
         self._uncertain = False
         self._unreadable: set[tuple[str, int]] = set()
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="batuta-scheduler")
-
-    def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def stop(self) -> None:
-        """Nothing fires afterwards."""
-        self.cancel()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
 
     def learn(self, at: int | None) -> None:
         """A heartbeat says when the next schedule is due."""
@@ -93,7 +82,7 @@ class Scheduler:
 
     # -- the task
 
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         while True:
             self._news.clear()
             try:
@@ -105,7 +94,7 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes
                 self._outage.failed(_LOOKING, error)
                 wait = _AFTER_ERROR * (0.5 + jitter())
-            await self._wait(wait)
+            await woken(self._news, wait)
 
     def _is_due(self) -> bool:
         return self._at is not None and self._at <= self._clock.now()
@@ -115,13 +104,6 @@ class Scheduler:
             return None
         # A little apart from the others: who comes second finds nothing to do.
         return max(0.0, (self._at - self._clock.now()) / SECOND) + self._spread * jitter()
-
-    async def _wait(self, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            pass
 
     async def _look(self) -> float | None:
         """Fire due schedules, a bounded number at a time. Returns how long to wait for the next look."""

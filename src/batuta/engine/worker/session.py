@@ -28,6 +28,7 @@ from batuta.engine.run.inputs import pause_of
 from batuta.engine.run.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.run.owned_run import OwnedRun
 from batuta.engine.worker.admission import Admission
+from batuta.engine.worker.background import woken
 from batuta.engine.worker.committer import STORE_FAILED, Committer
 from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.engine.worker.dead_letter_alerts import Alerts
@@ -108,7 +109,8 @@ class Session:
         self.begins = None if middleware is None or not middleware.begin else middleware.begins
         self.reporter = Reporter(() if middleware is None else middleware.ears, self.clock, self.info, store)
         self.listens = self.reporter.listens_to(ActivityCompleted)
-        self._loop, self.context = asyncio.get_running_loop(), contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        self.context = contextvars.copy_context()
         self.committer = Committer(
             store,
             self.info.worker_id,
@@ -172,8 +174,8 @@ class Session:
             self._lease.start(registered_at)
             self._watchdog.start()
             self._tick()
-            if beaten:
-                await self._first_beat()
+            if beaten and not await woken(self._renewed, self.settings.lease):
+                raise StoreUnavailable("no heartbeat has come through")
         else:  # one beat, for what beats do besides renewing: revive parked runs, end those over their time
             async with self.store.heartbeat(self.info.worker_id) as heartbeat:
                 pulse = await heartbeat.beat(self.info, reap=False)
@@ -182,15 +184,8 @@ class Session:
         self._unlisten = self.store.listen(self._on_hint)
         self._scheduler.start()
         self._pruner.start()
-        await self._poller.start()
+        await self._poller.open()
         self.reporter.started()
-
-    async def _first_beat(self) -> None:
-        try:
-            async with asyncio.timeout(self.settings.lease):
-                await self._renewed.wait()
-        except TimeoutError:
-            raise StoreUnavailable("no heartbeat has come through") from None
 
     async def close(self, grace: float) -> None:
         """Hand back idle runs at once, wait for activities in flight, then leave."""

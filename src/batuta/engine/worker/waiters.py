@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
+from batuta.engine.worker.background import woken
 from batuta.engine.worker.outage import Outage
 from batuta.errors import WorkerError
 from batuta.ids import RunId
@@ -32,6 +33,7 @@ class WaitRegistry(ABC, Generic[K, V]):
 
     def __init__(self, store: Store, outage: Outage) -> None:
         self._store, self.outage = store, outage
+        self._patience = None if store.poll_seconds is None else _LOOK_AGAIN
         self.waiting: dict[K, list[asyncio.Future[V]]] = {}
         """Callers that wait, by what they wait for."""
         self._dirty: set[K] = set()
@@ -103,8 +105,8 @@ class WaitRegistry(ABC, Generic[K, V]):
             while self.waiting:
                 self._wake.clear()
                 await self._look()
-                if self.waiting and not self._dirty:
-                    await self._pause()
+                if self.waiting and not self._dirty and not await woken(self._wake, self._patience):
+                    self._dirty.update(self.waiting)
         finally:
             unlisten()
             self._task = None
@@ -120,13 +122,6 @@ class WaitRegistry(ABC, Generic[K, V]):
             self.outage.failed(f"looking for {self.what}", error)
         else:
             self.outage.worked(f"looking for {self.what}")
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(None if self._store.poll_seconds is None else _LOOK_AGAIN):
-                await self._wake.wait()
-        except TimeoutError:
-            self._dirty.update(self.waiting)
 
     def _on_hint(self, hint: Hint) -> None:
         self._dirty.update(self._hinted(hint))
