@@ -15,10 +15,10 @@ from batuta.clock import SystemClock
 from batuta.engine.activities.call import Call
 from batuta.engine.backend.native import NativeBackend
 from batuta.engine.machine.machine import Machine
-from batuta.engine.run.completion import Completion
 from batuta.engine.run.owned_run import OwnedRun
 from batuta.engine.worker import timers
 from batuta.engine.worker.session import Session
+from batuta.engine.worker.waiters import Completion
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
 from tests.engine.arena import until

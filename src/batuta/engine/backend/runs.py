@@ -32,10 +32,9 @@ from batuta.engine.backend.id_conflicts import check_code
 from batuta.engine.backend.open_calls import list_waiting
 from batuta.engine.forks.fork import ForkOperations
 from batuta.engine.machine.row_values import read_memo, read_tags
-from batuta.engine.run.completion import Completion
 from batuta.engine.run.inputs import CANCEL_AGAIN
 from batuta.engine.worker.outside_closes import OutsideCloses, start_info
-from batuta.engine.worker.waiters import Waiters
+from batuta.engine.worker.waiters import Completion, Waiters
 from batuta.errors import NotParked, PayloadDamaged, PayloadSealed, RunClosed, RunOpen, StoreUnavailable
 from batuta.ids import RunId, new_message_id, trace_id_of_run
 from batuta.journal.audit import Act, Verb

@@ -17,12 +17,12 @@ from batuta.engine.activities.call import Effect, Turn
 from batuta.engine.activities.executor import Executor
 from batuta.engine.machine.machine import Machine
 from batuta.engine.machine.routing import with_attempts
-from batuta.engine.run.completion import Completion
 from batuta.engine.run.dead_letters import letter_of, new_letter
 from batuta.engine.run.effects import add_effects, effects_of, put_output
 from batuta.engine.run.inbox import Inbox
 from batuta.engine.run.inputs import CANCEL_AGAIN, Input, InputReader
 from batuta.engine.worker.database_clock import DatabaseClock
+from batuta.engine.worker.waiters import Completion
 from batuta.errors import UpdateRejected, WorkflowBroken, cut, words_of
 from batuta.ids import RunId, made_traceparent
 from batuta.journal.child_outcomes import completed_outcome, ended_outcome

@@ -24,14 +24,13 @@ from batuta.engine.machine.machine import Machine
 from batuta.engine.machine.message_handlers import SignalsDropped
 from batuta.engine.machine.replay import Replay
 from batuta.engine.machine.routing import Route
-from batuta.engine.run.completion import Completion
 from batuta.engine.run.effects import effects_of
 from batuta.engine.run.inputs import Input, damaged, pause_of, readable_input
 from batuta.engine.run.refused_close import RefusedClose
 from batuta.engine.run.waiting import WaitingHost, WaitingRun
 from batuta.engine.worker.dead_letter_alerts import Alerts
 from batuta.engine.worker.timers import Timers
-from batuta.engine.worker.waiters import Waiters
+from batuta.engine.worker.waiters import Completion, Waiters
 from batuta.errors import (
     InvalidInput,
     OutcomeUnknown,

@@ -17,11 +17,11 @@ from typing import cast
 
 from batuta.durations import human_duration
 from batuta.engine.activities.call import Effect
-from batuta.engine.run.completion import Completion
 from batuta.engine.run.owned_run import OwnedRun
 from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.engine.worker.outage import Outage
 from batuta.engine.worker.reporter import Item, Reporter, Verdicts
+from batuta.engine.worker.waiters import Completion
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, StoreError, StoreFailed, StoreUnavailable, told
 from batuta.failpoints import failpoint
 from batuta.ids import jitter, new_run_id

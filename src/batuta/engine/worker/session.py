@@ -23,7 +23,6 @@ from batuta.engine.activities.transactional import Transactions
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.replay import Replay, missing_of
 from batuta.engine.machine.routing import Route, RoutedCall, end_overdue
-from batuta.engine.run.completion import Completion
 from batuta.engine.run.inputs import pause_of
 from batuta.engine.run.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.run.owned_run import OwnedRun
@@ -43,7 +42,7 @@ from batuta.engine.worker.reconciler import Reconciler
 from batuta.engine.worker.reporter import Reporter
 from batuta.engine.worker.scheduler import Scheduler
 from batuta.engine.worker.timers import Timers
-from batuta.engine.worker.waiters import Waiters
+from batuta.engine.worker.waiters import Completion, Waiters
 from batuta.engine.worker.watchdog import Watchdog
 from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken, told
 from batuta.failpoints import failpoint

@@ -1,4 +1,4 @@
-"""Callers in this process that wait for the end of a run or its answer to an update."""
+"""Callers in this process that wait for the end of a run or its answer to an update, and how these reach them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from batuta.engine.worker.background import woken
 from batuta.engine.worker.outage import Outage
@@ -24,6 +26,39 @@ Asked = tuple[RunId, str]
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Completion(Struct, eq=False):
+    """A run's end, once known. Kept by handles, so that a result that came first is still there."""
+
+    unknown: bool = True
+    """True while the run is open and in this process. When False, `end` is its outcome; if `end` is None, the run left
+    this process before its end, so ask the store."""
+    end: Known | None = None
+    _waiters: list[asyncio.Future[None]] = []
+
+    def settle(self, end: Known) -> None:
+        self.end, self.unknown = end, False
+        if self._waiters:
+            self.lose()
+
+    def lose(self) -> None:
+        """The run has left this process: waiters must ask the store."""
+        self.unknown = False
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def known(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Done when the end is known. A caller that stops waiting must `give_up`."""
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    def give_up(self, waiter: asyncio.Future[None]) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
 
 
 class WaitRegistry(ABC, Generic[K, V]):

@@ -16,7 +16,7 @@ from batuta.authoring.failures.known_errors import KnownErrors
 from batuta.authoring.failures.known_errors import check_can_be_found as check_errors_can_be_found
 from batuta.authoring.jobs import Job, job_code
 from batuta.authoring.schemas import schemas_of
-from batuta.clock import Clock
+from batuta.clock import SECOND, Clock
 from batuta.durations import Duration
 from batuta.engine.backend.claimability import Declared, why_unserved
 from batuta.engine.backend.queues import declared_queues, set_limits
@@ -30,19 +30,21 @@ from batuta.engine.worker.gc_tuning import tune_collector
 from batuta.engine.worker.middleware import MiddlewareStack, wrap_runs
 from batuta.engine.worker.pruner import declared_retention, set_retention
 from batuta.engine.worker.scheduler import reconcile
-from batuta.engine.worker.schemas import publish_schemas
 from batuta.engine.worker.session import Session
 from batuta.engine.worker.waiters import Waiters
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreUnavailable, WorkerError
 from batuta.ids import jitter
 from batuta.journal.records import WorkerInfo
 from batuta.journal.retention import Retention
+from batuta.journal.server.documents import SCHEMAS
 from batuta.journal.store import Store
 from batuta.settings import Settings
 
 log = logging.getLogger("batuta.engine")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_DAY = 86_400 * SECOND
+_SCHEMAS_KEPT = 365 * _DAY
 _QUIET = 60.0
 """Seconds after which a session is not held to be lost for the same reason as the one before."""
 
@@ -111,7 +113,7 @@ class Worker:
         await reconcile(self._store, self._plans)
         await set_limits(self._store, self._declared.values())
         await set_retention(self._store, self._retention)
-        await publish_schemas(self._store, schemas_of(self._workflows, self._activities))
+        await _publish_schemas(self._store, schemas_of(self._workflows, self._activities))
         self._known = KnownErrors.now()
         await self._warn_of_unserved_queues()
         session = self._new_session()
@@ -246,6 +248,18 @@ def _check_transactional(store: Store, activities: Iterable[Activity[..., Any]])
     for activity in activities:
         if activity.execution_mode is ExecutionMode.STORE and (why := store.why_not_transactional(activity.is_async)):
             raise InvalidInput(f"activity {activity.name!r} is transactional and {why}")
+
+
+async def _publish_schemas(store: Store, schemas: dict[str, str]) -> None:
+    """Write the JSON schemas of workflows and jobs, for forms: those that are new, have changed, or are a day old."""
+    known = {one.key: one for one in await store.documents(SCHEMAS)} if schemas else {}
+    changed = {
+        name: body
+        for name, body in schemas.items()
+        if name not in known or known[name].body != body or known[name].age > _DAY
+    }
+    if changed:
+        await store.put_documents(SCHEMAS, changed, _SCHEMAS_KEPT)
 
 
 def _check_can_be_found(activity: Activity[..., Any]) -> None:
