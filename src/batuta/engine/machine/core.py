@@ -17,8 +17,7 @@ from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.failures.known_errors import KnownErrors
 from batuta.clock import SECOND
 from batuta.engine.machine.deferred_logs import Line, emit
-from batuta.engine.machine.identity import RunIdentity
-from batuta.engine.machine.lineage import Lineage
+from batuta.engine.machine.identity import Lineage, RunIdentity
 from batuta.engine.machine.loop import RunLoop, RunTimerHandle, close_unbegun
 from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.errors import Forbidden, InvalidInput
