@@ -23,9 +23,9 @@ from batuta.authoring.workflow.context import moment_of
 from batuta.clock import SECOND
 from batuta.durations import human_duration
 from batuta.engine.activities.publisher import Publisher
+from batuta.engine.machine.core import PendingActivity
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.machine import Machine
-from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.engine.machine.routing import Caller, caller_of
 from batuta.errors import ActivityCancelled, ActivityTimeout, LostAttempt, WorkerError
 from batuta.ids import RunId, jitter, trace_id_of_run

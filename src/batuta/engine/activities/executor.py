@@ -40,7 +40,7 @@ from batuta.engine.activities.publisher import Publisher
 from batuta.engine.activities.runner import ActPermit, Runner
 from batuta.engine.activities.threads import DaemonExecutor, in_thread
 from batuta.engine.machine.async_generators import TurnHooks
-from batuta.engine.machine.pending_activity import PendingActivity
+from batuta.engine.machine.core import PendingActivity
 from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.errors import Interrupted, InvalidInput, LostAttempt, UnknownActivity, told
 from batuta.failpoints import failpoint

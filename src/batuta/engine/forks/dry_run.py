@@ -11,9 +11,9 @@ from msgspec import UNSET, Raw
 
 from batuta.authoring.definitions import Workflow
 from batuta.engine.machine.children import PendingChild
+from batuta.engine.machine.core import PendingActivity
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.machine import Machine
-from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.engine.machine.replay import Replay
 from batuta.engine.machine.routing import RoutedCall
 from batuta.errors import InvalidFork, InvalidInput, WorkflowBroken, told

@@ -18,12 +18,11 @@ from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.failures.conversion import to_exception, to_failure
 from batuta.authoring.workflow.context import ChildOptions
 from batuta.clock import SECOND
-from batuta.engine.machine.core import MachineCore
+from batuta.engine.machine.core import MachineCore, PendingActivity
 from batuta.engine.machine.failed_calls import child_error
 from batuta.engine.machine.headers import headers_of
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.loop import Waiter
-from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.engine.machine.routing import Route, routed_run
 from batuta.engine.machine.row_values import expiry
 from batuta.errors import AlreadyStarted, BatutaError, Nondeterministic, RunClosed, UnknownRun

@@ -8,23 +8,23 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from inspect import isawaitable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
+from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.failures.known_errors import KnownErrors
 from batuta.clock import SECOND
 from batuta.engine.machine.deferred_logs import Line, emit
 from batuta.engine.machine.identity import Lineage, RunIdentity
-from batuta.engine.machine.loop import RunLoop, RunTimerHandle, close_unbegun
-from batuta.engine.machine.pending_activity import PendingActivity
+from batuta.engine.machine.loop import RunLoop, RunTimerHandle, Waiter, close_unbegun
 from batuta.errors import Forbidden, InvalidInput
 from batuta.ids import RunId, trace_id_of_run
 from batuta.journal.entries import Command, CommandKind, Forked, StartInfo
 from batuta.journal.failures import Failure
-from batuta.serde import MAX_PAYLOAD, encode
+from batuta.serde import MAX_PAYLOAD, Codec, Decoder, encode
 
 _set_running_loop, _get_running_loop = asyncio._set_running_loop, asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,6 +41,24 @@ T = TypeVar("T")
 
 class Evicted(BaseException):
     """Raised by every batuta call in a run that has left memory: only its `finally` blocks are running."""
+
+
+class PendingActivity(Struct, eq=False):
+    """An activity between its call and its answer, as the code that called it waits for it."""
+
+    name: str
+    codec: Codec | None
+    decoder: Decoder
+    """Decodes its result."""
+    data: bytes
+    options: ActivityOptions
+    issued_at: int
+    entry: int
+    """The entry of the turn that called it."""
+    future: Waiter = cast(Waiter, None)
+    """None of a call that no code waits for."""
+    key: str = ""
+    """Its stable key, where that is not made from its command: of a compensation."""
 
 
 class MachineCore:

@@ -28,7 +28,7 @@ from batuta.clock import SECOND
 from batuta.engine.machine.async_generators import HostLoop, hook_generators
 from batuta.engine.machine.children import RelatedRuns
 from batuta.engine.machine.conditions import Conditions
-from batuta.engine.machine.core import MachineCore
+from batuta.engine.machine.core import MachineCore, PendingActivity
 from batuta.engine.machine.deferred_logs import is_printable
 from batuta.engine.machine.failed_calls import FailedCall, Origin, error_of, failed_call, origins
 from batuta.engine.machine.identity import RunIdentity
@@ -36,7 +36,6 @@ from batuta.engine.machine.loop import RunLoop, RunTask, Waiter
 from batuta.engine.machine.message_handlers import MessageHandlers
 from batuta.engine.machine.named_timers import NamedTimers
 from batuta.engine.machine.patches import Patches
-from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.engine.machine.routing import RoutedCall
 from batuta.engine.machine.sagas import Compensations
 from batuta.engine.machine.unawaited_calls import Made, Unbegun, complaint

@@ -12,8 +12,8 @@ from batuta.clock import SECOND
 from batuta.durations import human_duration
 from batuta.engine.machine.async_generators import TurnHooks
 from batuta.engine.machine.children import PendingChild
+from batuta.engine.machine.core import PendingActivity
 from batuta.engine.machine.machine import Machine
-from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.engine.machine.routing import Route, RoutedCall
 from batuta.errors import InvalidInput, Nondeterministic
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, Forked, decode_body

@@ -18,8 +18,8 @@ from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.workflow.context import current_runtime
 from batuta.clock import SECOND
 from batuta.durations import human_duration
+from batuta.engine.machine.core import PendingActivity
 from batuta.engine.machine.identity import RunIdentity
-from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.errors import ActivityFailed, ActivityTimeout
 from batuta.ids import RunId, derived_seed, made_traceparent
 from batuta.journal.entries import Body, Entry, EntryKind, StartInfo, decode_body, encode_entry

@@ -24,8 +24,8 @@ from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.jobs import Job, job_code
 from batuta.clock import SECOND
 from batuta.engine.activities.call import SHORT_WAIT, Effect, fatal
+from batuta.engine.machine.core import PendingActivity
 from batuta.engine.machine.identity import RunIdentity
-from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.engine.machine.replay import Replay
 from batuta.engine.machine.routing import RoutedCall
 from batuta.engine.run.effects import effects_of
