@@ -77,7 +77,6 @@ class AcceptedChild:
         return await asyncio.shield(self._pending.future)
 
     def cancel(self, reason: str) -> None:
-        self._related.check_cancel(reason)
         self._related.cancel_child(self._pending, reason)
 
 
@@ -155,14 +154,12 @@ class RelatedRuns:
         self.children[seq] = pending
         return pending
 
-    def check_cancel(self, reason: str) -> None:
-        """Raises TooLarge."""
-        if self._machine.start.bounded:
-            check_length(reason, "reason")
-
     def cancel_child(self, pending: PendingChild, reason: str, *, forget: bool = False) -> None:
-        """Ask a child to end, if it has not yet. `forget`: its answer is not wanted; an abandoned child goes on."""
+        """Ask a child to end, if it has not yet. `forget`: its answer is not wanted; an abandoned child goes on. Raises
+        TooLarge."""
         machine = self._machine
+        if machine.start.bounded:
+            check_length(reason, "reason")
         if machine.gone or pending.seq not in self.children:
             return
         if forget:
