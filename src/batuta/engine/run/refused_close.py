@@ -26,7 +26,7 @@ class RefusedClose:
         self._rejected = [one for one in change.consumed if one not in taken]
         self._change = change
         self._effects: list[Effect] = [effect for effect in effects if not isinstance(effect, Command)]
-        self.then = then or _nothing
+        self.then = then or (lambda: None)
         self.pending: set[int] = set()
         """Activities that were pending at the last durable entry."""
         self.attempts: Sequence[Attempt] = ()
@@ -80,6 +80,3 @@ class RefusedClose:
                 if output.kind is OutputKind.ANSWER and output.name in self._rejected:
                     put_output(effects_of(change), output)
         return self._effects
-
-
-def _nothing() -> None: ...
