@@ -377,7 +377,7 @@ class Machine(MachineCore):
 
     def compensations(self) -> Compensations:
         if self.sagas is None:
-            self.sagas = Compensations(self, self)
+            self.sagas = Compensations(self, self.kinship)
         return self.sagas
 
     async def call_activity(
@@ -516,12 +516,6 @@ class Machine(MachineCore):
             self.message_handlers = MessageHandlers(self)
         return self.message_handlers
 
-    def _deliver_signal(self, body: Body) -> None:
-        self.messages().deliver_signal(body)
-
-    def _deliver_update(self, body: Body) -> None:
-        self.messages().deliver_update(body)
-
     def _listens(self, body: Body) -> bool:
         waits_for_kin = self.related is not None and self.related.waits()
         return body.quiet or waits_for_kin or (self.message_handlers is not None and self.message_handlers.listens())
@@ -636,8 +630,8 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.ACTIVITY_DONE: Machine._deliver_result,
     EntryKind.ACTIVITY_FAILED: Machine._deliver_error,
     EntryKind.TIMER_FIRED: Machine._deliver_timer,
-    EntryKind.SIGNAL: Machine._deliver_signal,
-    EntryKind.UPDATE: Machine._deliver_update,
+    EntryKind.SIGNAL: lambda machine, body: machine.messages().deliver_signal(body),
+    EntryKind.UPDATE: lambda machine, body: machine.messages().deliver_update(body),
     EntryKind.CANCEL_REQUESTED: Machine._deliver_cancel,
     EntryKind.CHILD_DONE: lambda machine, body: machine.kinship().child_done(body),
     EntryKind.CHILD_FAILED: lambda machine, body: machine.kinship().child_failed(body),

@@ -206,8 +206,8 @@ class _Through:
         return data
 
 
-class _Runtime(Protocol):
-    """The run as the code of a routed call sees it."""
+class CallingRuntime(Protocol):
+    """The run as the engine's own workflows see it: those of routed calls and of compensations."""
 
     start: StartInfo
 
@@ -219,7 +219,8 @@ class _Runtime(Protocol):
         args: Any,
         kwargs: dict[str, Any],
         options: ActivityOptions,
-        issued_at: int,
+        issued_at: int = 0,
+        key: str = "",
     ) -> Coroutine[Any, Any, Any]: ...
 
 
@@ -228,7 +229,7 @@ class RoutedCall(Workflow[..., Any]):
 
     def __init__(self, activity: Activity[..., Any]) -> None:
         async def perform(arguments: Raw) -> Any:
-            machine = cast(_Runtime, current_runtime.get())
+            machine = cast(CallingRuntime, current_runtime.get())
             options, issued_at = self.options(machine.start)
             return await machine.call_activity(
                 activity.name, None, _Through.result_decoder, arguments, {}, options, issued_at

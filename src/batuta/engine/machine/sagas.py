@@ -7,8 +7,8 @@ ready with each turn that changes what is to be undone, and the transaction that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from msgspec import Raw, json
 from msgspec.structs import asdict, replace
@@ -20,29 +20,24 @@ from batuta.authoring.workflow.context import ChildOptions, current_runtime
 from batuta.engine.machine.children import PendingChild, RelatedRuns
 from batuta.engine.machine.core import MachineCore
 from batuta.engine.machine.failed_calls import same_origin
+from batuta.engine.machine.routing import CallingRuntime
 from batuta.errors import CompensationFailed
 from batuta.journal.entries import Command, CommandKind
 from batuta.journal.records import NewRun, Output, OutputKind, ParentPolicy
-from batuta.serde import Codec, Decoder, decoder_for, encode
+from batuta.serde import Codec, decoder_for, encode
 
 _ANYTHING = decoder_for(Any, "the result of a compensation")
 _LABELS = decoder_for(list[str], "the result of compensations")
 _ABANDON = ChildOptions(policy=ParentPolicy.ABANDON)
 
 
-class Host(Protocol):
-    """The part of the machine that compensations use."""
-
-    def kinship(self) -> RelatedRuns: ...
-
-
 class Compensations:
     """The compensations of one run. Made when its code first registers one."""
 
-    __slots__ = ("_at", "_kin", "_last", "_machine", "waiting")
+    __slots__ = ("_at", "_kinship", "_last", "_machine", "waiting")
 
-    def __init__(self, machine: MachineCore, kin: Host) -> None:
-        self._machine, self._kin = machine, kin
+    def __init__(self, machine: MachineCore, kinship: Callable[[], RelatedRuns]) -> None:
+        self._machine, self._kinship = machine, kinship
         self.waiting: dict[int, Compensation] = {}
         """By the command that registered them; those that are neither kept nor handed over."""
         self._last = self._at = 0
@@ -82,7 +77,7 @@ class Compensations:
         machine = self._machine
         machine.check_alive()
         todo = [self.waiting.pop(seq) for seq in reversed(seqs)]
-        found: list[str] = await self._kin.kinship().run_child(COMPENSATE, (todo,), _ABANDON, _LABELS)
+        found: list[str] = await self._kinship().run_child(COMPENSATE, (todo,), _ABANDON, _LABELS)
         return found
 
     def _issue(self, command: Command) -> None:
@@ -108,7 +103,7 @@ class Compensations:
         machine, todo = self._machine, [self.waiting[seq] for seq in reversed(self.waiting)]
         data = encode((todo,), "the open compensations", machine.limit)
         pending = PendingChild(self._last, machine.child_id(self._last), COMPENSATE, "", data, _ABANDON, self._at)
-        return self._kin.kinship().child_run(pending)
+        return self._kinship().child_run(pending)
 
     def add_to(self, outputs: list[Output], entry: int) -> None:
         """The same for the store, which has no code, if the run can time out."""
@@ -120,22 +115,6 @@ class Compensations:
         outputs.append(Output(kind=OutputKind.COMPENSATION, name="", ord=entry, at=self._machine.at, value=value))
 
 
-class _Runtime(Protocol):
-    """The run as the code of compensations sees it."""
-
-    def call_activity(
-        self,
-        name: str,
-        codec: None,
-        decoder: Decoder,
-        args: Any,
-        kwargs: dict[str, Any],
-        options: ActivityOptions,
-        issued_at: int,
-        key: str,
-    ) -> Any: ...
-
-
 class CompensationWorkflow(Workflow[..., Any]):
     """The workflow of compensations, which every worker has. `activities`: those of the worker, with their gates."""
 
@@ -143,10 +122,10 @@ class CompensationWorkflow(Workflow[..., Any]):
         known = activities or {}
 
         async def call(one: Compensation) -> None:
-            runtime, activity = cast(_Runtime, current_runtime.get()), known.get(one.name)
+            runtime, activity = cast(CallingRuntime, current_runtime.get()), known.get(one.name)
             gates = () if activity is None else activity.options.gates
             options = replace(json.decode(one.options, type=ActivityOptions), gates=gates)
-            await runtime.call_activity(one.name, None, _ANYTHING, one.args, {}, options, 0, one.key)
+            await runtime.call_activity(one.name, None, _ANYTHING, one.args, {}, options, key=one.key)
 
         async def compensate(todo: list[Compensation]) -> list[str]:
             """Call these in their order. What fails for good does not stop the others: it is called once more after
