@@ -99,29 +99,20 @@ class RunHandle(Struct, eq=False):
         return self._context
 
 
-class RunTimerHandle(Struct, eq=False):
+class RunTimerHandle(RunHandle, eq=False, kw_only=True):
     """A durable timer. Cancelling it takes it off the run's list; nothing is written for that."""
 
-    _host: TimerHost
-    _when: float
-    _call: tuple[Any, ...]
-    _context: contextvars.Context
-    _cancelled: bool = False
+    host: TimerHost
+    due: float
     seq: int = 0
 
     def when(self) -> float:
-        return self._when
-
-    def cancelled(self) -> bool:
-        return self._cancelled
-
-    def get_context(self) -> contextvars.Context:
-        return self._context
+        return self.due
 
     def cancel(self) -> None:
         if not self._cancelled:
             self._cancelled = True
-            self._host.drop_timer(self.seq)
+            self.host.drop_timer(self.seq)
 
     def __hash__(self) -> int:
         return self.seq
@@ -238,20 +229,20 @@ class RunLoop(asyncio.AbstractEventLoop):
         host = self._host
         now = host.seconds()
         when = now + delay
-        handle = RunTimerHandle(host, when, (callback, *args), context or contextvars.copy_context())
+        handle = RunTimerHandle((callback, *args), context or contextvars.copy_context(), host=host, due=when)
         handle.seq = host.set_timer(handle, when - now)  # as `call_at` does it: the rounding is in the journal
         return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> RunTimerHandle:
-        handle = RunTimerHandle(self._host, when, (callback, *args), context or contextvars.copy_context())
+        handle = RunTimerHandle((callback, *args), context or contextvars.copy_context(), host=self._host, due=when)
         handle.seq = self._host.set_timer(handle, when - self._host.seconds())
         return handle
 
     def fire(self, handle: RunTimerHandle) -> None:
         """A timer is due: its callback is the first of this turn."""
-        self._ready.append(handle)  # type: ignore[arg-type]  # both kinds of handle run alike
+        self._ready.append(handle)
 
     def time(self) -> float:
         return self._host.seconds()

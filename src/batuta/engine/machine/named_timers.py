@@ -28,8 +28,8 @@ class NamedTimers:
             raise DuplicateTimer(timer_id)
         future: Waiter = asyncio.Future(loop=machine.loop)
         delay = (fire_at - machine.at) / SECOND
-        context = contextvars.copy_context()
-        handle = RunTimerHandle(machine, machine.seconds() + delay, (_fire, future), context)
+        due = machine.seconds() + delay
+        handle = RunTimerHandle((_fire, future), contextvars.copy_context(), host=machine, due=due)
         handle.seq = machine.set_timer(handle, delay, timer_id)
         self._used.add(timer_id)
         self._set[timer_id] = (future, handle)
