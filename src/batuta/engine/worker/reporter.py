@@ -17,7 +17,7 @@ from batuta.engine.worker.database_clock import DatabaseClock
 from batuta.engine.worker.outside_closes import OutsideCloses
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.failures import Failure
-from batuta.journal.records import Attempt, Change, Refusal, Verdict, WorkerInfo
+from batuta.journal.records import Change, Refusal, Verdict, WorkerInfo
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.telemetry import (
@@ -87,9 +87,7 @@ class Reporter:
                 self._ears.setdefault(event, []).append(one.event)
         done = self._ears.get(ActivityCompleted, ())
         self._done = done[0] if len(done) == 1 else self.tell
-        wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
-        self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
-        """The event of an entry, by its kind."""
+        self._makers = {kind: make for kind, (event, make) in _MAKERS.items() if event in self._ears}
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
 
     @property
@@ -133,33 +131,25 @@ class Reporter:
                         if (make := makers.get(entry.kind)) is not None:
                             self.tell(make(run, run.facts(change), entry))
                 if change.attempts or change.effects is not None:
-                    self._report_more(run, change)
+                    self._report_more(run.facts(change), change)
                 if change.move is not None and moves:
                     self.tell(_move_event(run, run.facts(change), change, self._clock))
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
 
-    def _report_more(self, run: OwnedRun, change: Change) -> None:
-        facts = run.facts(change)
-        if change.attempts and ActivityRetried in self._ears:
-            self._report_attempts(facts, change.attempts)
-        if change.effects is not None and change.effects.letter is not None:
-            self._report_letter(facts, change)
-
-    def _report_attempts(self, facts: RunFacts, attempts: Sequence[Attempt]) -> None:
-        for one in attempts:
+    def _report_more(self, facts: RunFacts, change: Change) -> None:
+        """Attempts that are to be tried again, and the dead letter that the run has become."""
+        for one in change.attempts if ActivityRetried in self._ears else ():
             if one.error is not None and one.next_at is not None and one.ended_at is not None:
                 failure = _failure(one.error)
                 took = (one.ended_at - one.started_at) / SECOND
                 what = (one.name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
                 self.tell(ActivityRetried(one.ended_at / SECOND, facts, *what))
-
-    def _report_letter(self, facts: RunFacts, change: Change) -> None:
         letter = change.effects.letter if change.effects is not None else None
         if letter is not None:
             at = change.entries[-1].at if change.entries else self._clock.now()
-            what = (str(letter.reason), letter.error, letter.message, letter.fingerprint, letter.activity)
-            self.tell(LetterArrived(at / SECOND, facts, *what, letter.attempts))
+            why = (str(letter.reason), letter.error, letter.message, letter.fingerprint)
+            self.tell(LetterArrived(at / SECOND, facts, *why, letter.activity, letter.attempts))
 
     # -- attempts
 
@@ -263,25 +253,18 @@ def _child(_run: OwnedRun, facts: RunFacts, entry: Entry) -> Event:
     return ChildClosed(entry.at / SECOND, facts, told.seq, told.error.kind if told.error is not None else "")
 
 
-_MAKERS: dict[type[Event], Callable[[OwnedRun, RunFacts, Entry], Event]] = {
-    RunStarted: _started,
-    ActivityCompleted: _completed,
-    ActivityFailed: _failed,
-    TimerFired: _fired,
-    MessageReceived: _received,
-    ChildClosed: _child,
+_MAKERS: dict[EntryKind, tuple[type[Event], Callable[[OwnedRun, RunFacts, Entry], Event]]] = {
+    EntryKind.STARTED: (RunStarted, _started),
+    EntryKind.ACTIVITY_DONE: (ActivityCompleted, _completed),
+    EntryKind.ACTIVITY_FAILED: (ActivityFailed, _failed),
+    EntryKind.TIMER_FIRED: (TimerFired, _fired),
+    EntryKind.SIGNAL: (MessageReceived, _received),
+    EntryKind.UPDATE: (MessageReceived, _received),
+    EntryKind.CANCEL_REQUESTED: (MessageReceived, _received),
+    EntryKind.CHILD_DONE: (ChildClosed, _child),
+    EntryKind.CHILD_FAILED: (ChildClosed, _child),
 }
-_ENTRIES: dict[EntryKind, type[Event]] = {
-    EntryKind.STARTED: RunStarted,
-    EntryKind.ACTIVITY_DONE: ActivityCompleted,
-    EntryKind.ACTIVITY_FAILED: ActivityFailed,
-    EntryKind.TIMER_FIRED: TimerFired,
-    EntryKind.SIGNAL: MessageReceived,
-    EntryKind.UPDATE: MessageReceived,
-    EntryKind.CANCEL_REQUESTED: MessageReceived,
-    EntryKind.CHILD_DONE: ChildClosed,
-    EntryKind.CHILD_FAILED: ChildClosed,
-}
+"""The event of an entry, and what makes it."""
 
 
 def _move_event(run: OwnedRun, facts: RunFacts, change: Change, clock: DatabaseClock) -> Event:
