@@ -25,7 +25,7 @@ from batuta.engine.worker.waiters import Completion
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, StoreError, StoreFailed, StoreUnavailable, told
 from batuta.failpoints import failpoint
 from batuta.ids import jitter, new_run_id
-from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
+from batuta.journal.entries import Body, EntryKind, encode_entry
 from batuta.journal.records import Change, Move, Refusal, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
@@ -361,8 +361,9 @@ class Committer:
                 changes = [batch[0][1]] if len(batch) == 1 else [change for _, change, _ in batch]
                 verdicts = await commit(self._worker_id, changes)
                 self._outage.worked(_WRITING)
-                if unknown and verdicts:
-                    self._tell_busy_starts(batch, verdicts)
+                if unknown and verdicts:  # what a start waits for may be its own first try: it may yet come to be
+                    busy = [item for index, item in enumerate(batch) if verdicts.get(index) is Verdict.BUSY]
+                    self._withdraw_starts(busy, OutcomeUnknown(f"{_LOCKED_START}, with the same id"), keep=True)
                 return verdicts
             except OutcomeUnknown as error:
                 unknown = True
@@ -401,11 +402,6 @@ class Committer:
                 else:
                     batch.remove(item)
                     run.drop(error)
-
-    def _tell_busy_starts(self, batch: list[Item], verdicts: Verdicts) -> None:
-        """What they wait for may be their own first try, whose outcome is unknown: they may yet come to be."""
-        busy = [item for index, item in enumerate(batch) if verdicts.get(index) is Verdict.BUSY]
-        self._withdraw_starts(busy, OutcomeUnknown(f"{_LOCKED_START}, with the same id"), keep=True)
 
     def _withdraw_waiting(self, error: Exception) -> None:
         """Tell those whose starts wait behind a batch that cannot be written: nothing was sent of them."""
@@ -490,8 +486,8 @@ def take_batch(waiting: deque[OwnedRun], settings: Settings) -> list[Item]:
         if taken is None:  # dropped meanwhile
             continue
         change, effects = taken
-        if change.attempts:
-            _keep_last_words(change)
+        if change.attempts:  # the last word on each counts, and a statement may touch a row once
+            change.attempts = tuple({(one.seq, one.number): one for one in change.attempts}.values())
         batch.append((run, change, effects))
         entries = change.entries
         if len(entries) == 1:
@@ -499,17 +495,8 @@ def take_batch(waiting: deque[OwnedRun], settings: Settings) -> list[Item]:
             size += len(entries[0].body)
         else:
             rows += len(entries) or 1
-            size += _size_of(entries)
+            size += sum([len(entry.body) for entry in entries])
     return batch
-
-
-def _keep_last_words(change: Change) -> None:
-    """The last word on each attempt counts, and a statement may touch a row once."""
-    change.attempts = tuple({(one.seq, one.number): one for one in change.attempts}.values())
-
-
-def _size_of(entries: list[Entry]) -> int:
-    return sum([len(entry.body) for entry in entries])
 
 
 def _judged(run: OwnedRun, change: Change, effects: list[Effect], verdict: Verdict | list[Refusal]) -> None:
