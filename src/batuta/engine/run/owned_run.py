@@ -436,12 +436,6 @@ class OwnedRun(WaitingRun):
         """Be woken at `when` of its own time. An earlier alarm serves, too: the run arms itself again then."""
         self.alarm = self._host.timers.arm(self, when - self.ahead, self.alarm)
 
-    def _disarm(self) -> None:
-        """The run needs no waking any more, and must not be kept alive for it."""
-        if self.alarm is not None:
-            self._host.timers.disarm(self.alarm)
-            self.alarm = None
-
     def ring(self, now: int) -> None:
         """Its alarm is due. `now`: the database's time."""
         self.alarm = None
@@ -639,7 +633,9 @@ class OwnedRun(WaitingRun):
 
     def _tear_down(self, why: str, wake_at: int | None) -> None:
         self.leaving = True
-        self._disarm()
+        if self.alarm is not None:
+            self._host.timers.disarm(self.alarm)
+            self.alarm = None
         if self.calls:
             self._host.executor.cancel_all(self, why)
         self.machine.tear_down()
