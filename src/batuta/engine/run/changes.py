@@ -135,12 +135,9 @@ class ChangeWriter(InputReader):
         """Facts for the events of this change. Made once for a run that has many turns."""
         if self.told is not None:
             return self.told
-        begun = change.head + len(change.entries) >= 0
-        start = getattr(self.machine, "start", None) if begun else None  # unknown when it is parked unread
-        facts = self._facts("") if start is None else self._facts(start.trace, start.flow)
-        if start is not None:
-            self.told = facts
-        return facts
+        if change.head + len(change.entries) < 0 or not hasattr(self.machine, "start"):  # not begun, or parked unread
+            return self._facts("")
+        return self.begun_facts()
 
     def begun_facts(self) -> RunFacts:
         """The same of a run that has begun."""
