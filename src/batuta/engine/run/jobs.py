@@ -258,13 +258,14 @@ class EarlyRun(CallRun):
     Most jobs need only a few fields of a live run. Reading or setting any other field makes it a full live run.
     """
 
-    __slots__ = ("_began_at", "_first", "_grown", "_message", "_outcome", "_pending", "_start", "early", "row")
+    __slots__ = ("_began_at", "_first", "_grown", "_outcome", "_pending", "_start", "early", "message", "row")
 
     def __init__(self, host: Host, workflow: JobWorkflow, stored: StoredRun) -> None:
         row = self.row = stored.run
         self._host, self.workflow = host, workflow
         self.run_id, self.epoch = row.run_id, row.epoch
-        self._message = stored.messages[0]
+        self.message = stored.messages[0]
+        """Its start."""
         self.batched = row.parent_run_id is not None
         self._grown = self.leaving = False
         self.early = self.ready = True
@@ -290,7 +291,7 @@ class EarlyRun(CallRun):
             setattr(self, name, value)
         if self._start is not None:
             self.machine.started_by(cast(StartInfo, self._start.start))
-        self.inbox.see(self._message)
+        self.inbox.see(self.message)
 
     @property
     def named(self) -> tuple[str, str]:
@@ -310,14 +311,9 @@ class EarlyRun(CallRun):
 
     # -- beginning
 
-    @property
-    def message(self) -> Message:
-        """Its start."""
-        return self._message
-
     def begin_early(self) -> None:
         """Call it now."""
-        host, workflow, message = self._host, cast(JobWorkflow, self.workflow), self._message
+        host, workflow, message = self._host, cast(JobWorkflow, self.workflow), self.message
         body = self._start = _body_decoder.decode(message.body)
         start = cast(StartInfo, body.start)
         start.fingerprint, start.python, start.max_payload = workflow.fingerprint, PYTHON, host.settings.max_payload
@@ -338,7 +334,9 @@ class EarlyRun(CallRun):
         return encode_entry(0, _STARTED, self._began_at, body, 0)
 
     def _begin_formally(self) -> None:
-        """There is something to write before the answer: the start goes with it."""
+        """There is something to write before the answer: the start goes with it. Once, and not when the run is gone."""
+        if not self.early or self.leaving:
+            return
         if not self._grown:
             self._grow()
         self.early = False
@@ -346,7 +344,7 @@ class EarlyRun(CallRun):
         change = self.open_change()
         change.entries.append(entry)
         change.told = False
-        change.consumed += (self._message.message_id,)
+        change.consumed += (self.message.message_id,)
         self.head, self._crc, self.last = 0, entry.crc, _STARTED
         self.machine.call_at_start(entry.at, _SEQ, self._pending)
 
@@ -360,18 +358,16 @@ class EarlyRun(CallRun):
     # -- while its call is under way
 
     def record_attempt(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
-        if self.early and not self.leaving:
-            self._begin_formally()
+        self._begin_formally()
         super().record_attempt(attempt, then)
 
     def say(self, progress: str) -> None:
-        if self.early and not self.leaving:
-            self._begin_formally()
+        self._begin_formally()
         super().say(progress)
 
     def receive(self, messages: Sequence[Message]) -> None:
         if self.early:
-            if all(message.message_id == self._message.message_id for message in messages):
+            if all(message.message_id == self.message.message_id for message in messages):
                 return
             self._begin_formally()
         super().receive(messages)
@@ -381,18 +377,15 @@ class EarlyRun(CallRun):
             super().expect_more(more)
 
     def consume(self, message_id: str) -> None:
-        if self.early and not self.leaving:
-            self._begin_formally()
+        self._begin_formally()
         super().consume(message_id)
 
     def call_over(self) -> None:
-        if self.early and not self.leaving:
-            self._begin_formally()
+        self._begin_formally()
         super().call_over()
 
     def call_waits(self) -> None:
-        if self.early and not self.leaving:
-            self._begin_formally()
+        self._begin_formally()
         super().call_waits()
 
     def go_back(self, entries: Sequence[Entry]) -> Replay:
@@ -422,7 +415,7 @@ class EarlyRun(CallRun):
         at = self._host.clock.latest() + self.ahead
         closing = encode_entry(1, _DONE, at if at > opening.at else opening.at, body, opening.crc)
         move = Move(_COMPLETED, None, "", "", _COUNTS if self.batched else "")
-        change = Change(self.run_id, self.epoch, -1, [opening, closing], None, (self._message.message_id,), (), move)
+        change = Change(self.run_id, self.epoch, -1, [opening, closing], None, (self.message.message_id,), (), move)
         self.change = change
         if self._said is not None:
             self._publish(change, self._said)

@@ -19,9 +19,8 @@ class InboxHost(Protocol):
 
     store: Store
     runs: dict[int, OwnedRun]
+    over: bool
 
-    @property
-    def over(self) -> bool: ...
     def call_soon(self, callback: Callable[[], None]) -> None: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 

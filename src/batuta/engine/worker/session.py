@@ -138,7 +138,8 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
         self._room, self.turns = GcHeadroom(), self.executor.turns
-        self._over = self._hurried = self.draining = self._hastening = False
+        self.over = self._hurried = self.draining = self._hastening = False
+        """`over`: everything was dropped."""
         self._set_back: tuple[int, int] | None = None
         """From when the database's clock was set back, and by how much, as long as the store has not dealt with it."""
         self.in_hand: list[RunId] = []
@@ -188,7 +189,7 @@ class Session:
 
     async def close(self, grace: float) -> None:
         """Hand back idle runs at once, wait for activities in flight, then leave."""
-        if self._over:
+        if self.over:
             return
         self.draining = True
         failpoint("stop.begin")
@@ -241,9 +242,9 @@ class Session:
 
     def abandon(self) -> None:
         """Drop everything at once: none of it is ours any more."""
-        if self._over:
+        if self.over:
             return
-        self._over = True
+        self.over = True
         self._lease.end()
         self.committer.stop()
         self.timers.stop()
@@ -269,7 +270,7 @@ class Session:
         await self._end()
 
     def _lost(self, why: str) -> None:
-        if not self._over:
+        if not self.over:
             log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
             runs = self.runs.values()
             self.in_hand = [run.run_id for run in runs if run.early or run.calls or run.head != run.durable]
@@ -280,11 +281,6 @@ class Session:
     def store_failed(self) -> None:
         """The store must be opened anew."""
         self._lost(STORE_FAILED)
-
-    @property
-    def over(self) -> bool:
-        """Whether everything was dropped."""
-        return self._over
 
     def store_was_there(self, since: float) -> bool:
         """Whether a heartbeat has reached the store since that moment of the monotonic clock."""
@@ -365,7 +361,7 @@ class Session:
     def takes(self, queue: str, code: str) -> bool:
         """Whether a new run may begin here at once, instead of waiting in the queue."""
         workflow = self.workflows.get(code)
-        if workflow is None or self._over or self.draining or self._poller.backlog or queue not in self.info.queues:
+        if workflow is None or self.over or self.draining or self._poller.backlog or queue not in self.info.queues:
             return False
         if len(self.runs) + len(self._starts) >= self.settings.max_runs:
             return False
@@ -409,7 +405,7 @@ class Session:
 
     def _make_room(self, more: int) -> None:
         runs = len(self.runs) + more
-        if runs > self._room.runs and not self._over:  # after the end nothing would give the room back
+        if runs > self._room.runs and not self.over:  # after the end nothing would give the room back
             self._room.fit(2 * runs)
 
     def adopt_claimed(self, stored_runs: Sequence[StoredRun]) -> None:
@@ -433,7 +429,10 @@ class Session:
             for run, stored, replay in replayed:
                 self._resume(run, stored, replay)
         for run in early:  # not within turns: their code may begin at once
-            self._begin_early(run)
+            try:
+                run.begin_early()
+            except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
+                run.park_or_drop([run.message], error)
 
     def _live(self, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> OwnedRun:
         if type(workflow) is not Workflow and isinstance(workflow, RoutedCall):
@@ -446,7 +445,7 @@ class Session:
         workflow = self.workflows.get(row.code)
         if not isinstance(workflow, JobWorkflow) or not may_begin_early(workflow, stored):
             return False
-        if self._over or self.draining or self.settings.always_replay:
+        if self.over or self.draining or self.settings.always_replay:
             return False
         run = EarlyRun(self, workflow, stored)
         if self.runs.setdefault(row.run_id.int, run) is not run:
@@ -455,16 +454,10 @@ class Session:
         early.append(run)
         return True
 
-    def _begin_early(self, run: EarlyRun) -> None:
-        try:
-            run.begin_early()
-        except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
-            run.park_or_drop([run.message], error)
-
     def _adopt(self, stored: StoredRun, replayed: list[tuple[OwnedRun, StoredRun, Replay]]) -> None:
         """Bring a claimed run into memory, and to the end of its journal."""
         row = stored.run
-        if self._over:
+        if self.over:
             return
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
         run = self._live(self.workflows[row.code or row.name], identity, row.epoch)
@@ -493,7 +486,7 @@ class Session:
 
     def _replay(self, run: OwnedRun, stored: StoredRun, replay: Replay) -> bool:
         """Whether it is at the end of its journal: else it will go on by itself, or is parked."""
-        if self._over or run.leaving:
+        if self.over or run.leaving:
             return False
         self.turn = run
         try:
@@ -518,7 +511,7 @@ class Session:
 
     def _resume(self, run: OwnedRun, stored: StoredRun, replay: Replay) -> None:
         """It is at the end of its journal: from here on it is live."""
-        if self._over or run.leaving:  # dropped meanwhile
+        if self.over or run.leaving:  # dropped meanwhile
             return
         if replay.warnings:
             count, first = len(replay.warnings), replay.warnings[0]
@@ -549,7 +542,7 @@ class Session:
         self._loop.call_soon(self._replay_again, run, stored)
 
     def _replay_again(self, run: OwnedRun, stored: StoredRun) -> None:
-        if self._over or self.runs.get(run.run_id.int) is not run:
+        if self.over or self.runs.get(run.run_id.int) is not run:
             return
         here = run.epoch, run.durable, self.info.worker_id
         if (stored.run.epoch, stored.run.head, stored.run.owner) != here:
@@ -609,7 +602,7 @@ class Session:
         self._inbox.look_for(run_ids)
 
     def _on_pulse(self, pulse: Pulse, sent: float, received: float) -> None:
-        if self._over:
+        if self.over:
             return
         if pulse.now:
             self._learn(pulse.now, sent, received)
