@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -91,7 +91,7 @@ class MessageHandlers:
 
     def __init__(self, machine: MachineCore) -> None:
         self._machine = machine
-        self._boxes: dict[str, _Box] = {}
+        self._boxes: defaultdict[str, _Box] = defaultdict(_Box)
         self._updates: dict[str, _Handler] = {}
         self._queries: dict[str, _Handler] = {}
         self._open: dict[str, str] = {}
@@ -132,7 +132,7 @@ class MessageHandlers:
     def put(self, name: str, value: Raw) -> None:
         """A signal has come: it is handled, received, or waits."""
         self._arrived += 1
-        box = self._box(name)
+        box = self._boxes[name]
         if box.handler is not None:
             self._begin_handling(name, box, box.handler, value)
         else:
@@ -142,7 +142,7 @@ class MessageHandlers:
     async def receive(self, name: str, decoder: Decoder, timeout: float | None) -> Any:
         """The next signal of that name that fits."""
         self._machine.check_alive()
-        box = self._box(name)
+        box = self._boxes[name]
         if box.handler is not None:
             raise InvalidInput(f"signal {name!r} has a handler, which receives them all: nothing is left to wait for")
         found = self._take(name, box, decoder)
@@ -215,7 +215,7 @@ class MessageHandlers:
 
     def handle_signal(self, name: str, decoder: Decoder, fn: Callable[[Any], Any]) -> None:
         self._machine.check_alive()
-        box = self._box(name)
+        box = self._boxes[name]
         box.handler, box.decoder = fn, decoder
         self._handles_signals = True
         while box.letters:
@@ -245,12 +245,6 @@ class MessageHandlers:
         finally:
             self._handled -= 1
             self._one_done()
-
-    def _box(self, name: str) -> _Box:
-        found = self._boxes.get(name)
-        if found is None:
-            found = self._boxes[name] = _Box()
-        return found
 
     def unreceived(self) -> list[Carried]:
         """The signals that the code has not received, in the order in which they came."""
