@@ -145,20 +145,20 @@ class Admission:
 
     # -- no more calls than can begin soon: jobs, and activities from elsewhere
 
-    def appetite(self, runs: Iterable[OwnedRun]) -> tuple[WorkerInfo, int | None]:
-        """The next claim: the worker with only the code that has room, and how many runs at most. None: as many as fit.
-        0: claim nothing until a run leaves."""
+    def appetite(self, runs: Iterable[OwnedRun], limit: int) -> tuple[WorkerInfo, int]:
+        """The next claim: the worker with only the code that has room, and how many runs, `limit` at most. 0: claim
+        nothing until a run leaves."""
         if not self._has_calls:
-            return self._info, None
+            return self._info, limit
         if self.keyed or any(pool.calls > pool.places for pool in self._pools.values()):
             self._count_leaving(runs)
             rooms = {pool: self._room_in(pool) for pool in self._pools.values()}
         else:
             rooms = {pool: 2 * pool.places - pool.calls for pool in self._pools.values()}
         if all(rooms.values()):
-            return self._info, min(rooms[pool] for pool in self._brought or rooms)
+            return self._info, min(limit, *(rooms[pool] for pool in self._brought or rooms))
         code = {name: mark for name, mark in self._info.code.items() if rooms.get(self._pool_of.get(name, _NONE), 1)}
-        return replace(self._info, code=code), min(filter(None, rooms.values()), default=None) if code else 0
+        return replace(self._info, code=code), min(limit, *filter(None, rooms.values())) if code else 0
 
     def _count_leaving(self, runs: Iterable[OwnedRun]) -> None:
         for pool in self._pools.values():

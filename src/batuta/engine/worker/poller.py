@@ -172,10 +172,8 @@ class Poller(BackgroundTask):
 
     async def _look(self) -> float | None:
         session = self._session
-        info, most = session.admission.appetite(session.runs.values())
         limit = min(self.free, session.settings.claim_batch)
-        if most is not None and most < limit:
-            limit = most
+        info, limit = session.admission.appetite(session.runs.values(), limit)
         if limit <= 0:
             self.backlog = True
             return None if session.store.poll_seconds is None else session.store.poll_seconds

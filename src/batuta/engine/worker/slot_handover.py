@@ -219,13 +219,11 @@ class Handover:
     def _wanted(self, ended: Counter[str]) -> tuple[WorkerInfo, int]:
         """Which worker claims, and how many: as many as have ended, by queue, and those whose slots are still free."""
         session = self._session
-        worker, most = session.admission.appetite(session.runs.values())
         limit = ended.total() + max(0, min(self._left, self._poller.free))
         for queue, room in (session.admission.room() or {}).items():
             if queue in ended:
                 limit = min(limit, room + ended[queue])
-        if most is not None and most < limit:
-            limit = most
+        worker, limit = session.admission.appetite(session.runs.values(), limit)
         return replace(session.admission.willing(worker, session.clock.now()), queues=list(ended)), limit
 
     def _give_back(self, batch: Sequence[Item]) -> None:
