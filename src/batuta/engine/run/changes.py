@@ -225,8 +225,10 @@ class ChangeWriter(InputReader):
         if self._kept is not None:
             self._kept.append(entry)
 
-    def _new_machine(self) -> Machine:
-        return Machine(self.workflow, self.identity, self._host.known)
+    def _renew_machine(self) -> None:
+        """Have another machine in place of this one, which leaves memory."""
+        self.machine.tear_down()
+        self.machine = Machine(self.workflow, self.identity, self._host.known)
 
     # -- messages that cause no turn
 

@@ -107,12 +107,6 @@ class CallRun(OwnedRun):
         super().claimed(row)
         self.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
 
-    def facts(self, change: Change) -> RunFacts:
-        begun = change.head + len(change.entries) >= 0
-        # A run that is parked before its replay has no start.
-        trace = self.machine.start.trace if begun and hasattr(self.machine, "start") else ""
-        return self._facts(trace)
-
     def begun_facts(self) -> RunFacts:
         return self._facts(self.started_with.trace)
 
@@ -351,8 +345,7 @@ class EarlyRun(CallRun):
     def _catch_up(self, entry: Entry) -> None:
         """Give the machine what was written without it. Not inside a task, as any turn."""
         self._first = None
-        self.machine.tear_down()
-        self.machine = self._new_machine()
+        self._renew_machine()
         Replay(self.machine, [entry]).run()
 
     # -- while its call is under way

@@ -374,8 +374,7 @@ class OwnedRun(WaitingRun):
     def _rebuilt(self, kept: list[Entry]) -> Machine:
         """Always-replay mode: another machine, fed with the whole journal."""
         before = self.machine
-        before.tear_down()
-        self.machine = self._new_machine()
+        self._renew_machine()
         Replay(self.machine, kept).run()
         self.machine.inherit(before)
         return self.machine
@@ -657,8 +656,7 @@ class OwnedRun(WaitingRun):
 
     def go_back(self, entries: Sequence[Entry]) -> Replay:
         """Forget everything that is not durable. Run the replay, then `resume`."""
-        self.machine.tear_down()
-        self.machine = self._new_machine()
+        self._renew_machine()
         self.leaving = self.ready = False
         self.head = self.durable = -1
         self._crc = 0
