@@ -85,17 +85,12 @@ class Reporter:
         for one in ears:
             for event in one.events:
                 self._ears.setdefault(event, []).append(one.event)
+        self.listens = bool(self._ears)
+        self.listens_to_steps = ActivityCompleted in self._ears
         done = self._ears.get(ActivityCompleted, ())
         self._done = done[0] if len(done) == 1 else self.tell
         self._makers = {kind: make for kind, (event, make) in _MAKERS.items() if event in self._ears}
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
-
-    @property
-    def listens(self) -> bool:
-        return bool(self._ears)
-
-    def listens_to(self, event: type[Event]) -> bool:
-        return event in self._ears
 
     def tell(self, event: Event) -> None:
         for ear in self._ears.get(type(event), ()):

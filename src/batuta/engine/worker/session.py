@@ -53,7 +53,6 @@ from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Stored
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.settings import Settings
-from batuta.telemetry import ActivityCompleted
 
 log = logging.getLogger("batuta.engine")
 
@@ -107,7 +106,7 @@ class Session:
         self.executor = Executor(activities, self.clock, settings, self._lease, self.permission)
         self.begins = None if middleware is None or not middleware.begin else middleware.begins
         self.reporter = Reporter(() if middleware is None else middleware.ears, self.clock, self.info, store)
-        self.listens = self.reporter.listens_to(ActivityCompleted)
+        self.listens = self.reporter.listens_to_steps
         self._loop = asyncio.get_running_loop()
         self.context = contextvars.copy_context()
         self.committer = Committer(
@@ -159,7 +158,7 @@ class Session:
         try:
             await self._open(beaten)
         except BaseException:
-            await self._end()
+            await self.abandoned()
             with suppress(StoreError):
                 await self.store.retire(self.info.worker_id)
             raise
@@ -202,7 +201,7 @@ class Session:
         await self._empty_within(grace)
         self.executor.flush()
         await self.committer.written(_LAST_WORDS)
-        await self._end()
+        await self.abandoned()
         try:
             await self.store.retire(self.info.worker_id)
         except Exception as error:  # noqa: BLE001 - whatever it is, a stop must not fail for it
@@ -230,7 +229,8 @@ class Session:
                     "%d runs were still busy after %s and will run elsewhere", len(self.runs), human_duration(grace)
                 )
 
-    async def _end(self) -> None:
+    async def abandoned(self) -> None:
+        """Drop everything, and wait for what that leaves behind."""
         self.abandon()
         if self._beats:
             await self._lease.stop()
@@ -264,10 +264,6 @@ class Session:
             if not future.done():
                 future.set_exception(StoreUnavailable("the worker is stopping; start it again"))
         self._room.fit(0)
-
-    async def abandoned(self) -> None:
-        """Wait for what `abandon` left behind."""
-        await self._end()
 
     def _lost(self, why: str) -> None:
         if not self.over:
