@@ -14,8 +14,8 @@ from batuta.journal.store import SEALED, Store
 _NOT_THERE = Unread(-1, [])
 
 
-class InboxHost(Protocol):
-    """The part of the worker that reading inboxes uses."""
+class RunsHost(Protocol):
+    """The runs that a worker has in memory, and its store."""
 
     store: Store
     runs: dict[int, OwnedRun]
@@ -28,7 +28,7 @@ class InboxHost(Protocol):
 class InboxReader:
     """The inboxes of one session."""
 
-    def __init__(self, session: InboxHost) -> None:
+    def __init__(self, session: RunsHost) -> None:
         self._session = session
         self._told: dict[RunId, list[Message]] = {}
         self._to_read: set[RunId] = set()

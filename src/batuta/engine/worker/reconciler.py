@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from batuta.authoring.definitions import Workflow
-from batuta.engine.run.owned_run import OwnedRun
 from batuta.engine.worker.database_clock import DatabaseClock
+from batuta.engine.worker.inbox import RunsHost
 from batuta.engine.worker.poller import Poller
 from batuta.ids import RunId
 from batuta.journal.records import Pulse, StoredRun, WorkerInfo
 from batuta.journal.states import RunState
-from batuta.journal.store import Store
 
 log = logging.getLogger("batuta.engine")
 
 
-class RunsHost(Protocol):
-    """The runs of a worker, and how others come into its memory."""
+class AdoptingHost(RunsHost, Protocol):
+    """The same, and how others come into its memory."""
 
-    store: Store
     info: WorkerInfo
     clock: DatabaseClock
     workflows: Mapping[str, Workflow[..., Any]]
-    runs: dict[int, OwnedRun]
 
     def adopt_all(self, stored_runs: Sequence[StoredRun]) -> None: ...
-    def call_soon(self, callback: Callable[[], None]) -> None: ...
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
 
 class Reconciler:
     """Runs that are in one of the two places alone. A difference counts when it is there at two heartbeats."""
 
-    def __init__(self, session: RunsHost, poller: Poller) -> None:
+    def __init__(self, session: AdoptingHost, poller: Poller) -> None:
         self._session, self._poller = session, poller
         self._strange: dict[RunId, tuple[int, int]] = {}
         self._missing: dict[RunId, tuple[int, float]] = {}
