@@ -33,9 +33,12 @@ class Alerts:
         self._waiting: deque[DeadLetter] = deque()
         self._calling: asyncio.Task[None] | None = None
         self._threads = DaemonExecutor("batuta-dead-letter")
+        self.count = 0
+        """Dead letters that it was told of."""
 
     def arrived(self, letter: DeadLetter) -> None:
         """It is durable. Called on the worker's loop, and returns at once."""
+        self.count += 1
         log.warning(
             "%s %s (%s) is a dead letter: %s, %s: %.200s",
             letter.kind,
