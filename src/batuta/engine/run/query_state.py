@@ -68,13 +68,13 @@ class QueryState(InputReader):
         EndsTooSoon when a copy from before the messages must `read_together`."""
         for place, message in enumerate(messages):
             yield None
-            if self.machine.outcome is not None:
+            if self._has_ended():
                 if message.kind in _TO_CODE:
                     raise QueryStateUnknown(_TOO_MANY)
                 continue
             with _broken_by(message):
                 self._read(message, attempts)
-            if self.machine.outcome is not None and any(one.kind in _TO_CODE for one in messages[place + 1 :]):
+            if self._has_ended() and any(one.kind in _TO_CODE for one in messages[place + 1 :]):
                 raise EndsTooSoon(place)
         yield True
 
@@ -113,6 +113,9 @@ class QueryState(InputReader):
 
     def ask(self, name: str, arguments: Raw) -> Iterator[Raw]:
         yield Raw(self.machine.messages().query(name, arguments))
+
+    def _has_ended(self) -> bool:
+        return self.machine.outcome is not None
 
     def _read(self, message: Message, attempts: Sequence[Attempt]) -> None:
         found = self._input(message, attempts)
