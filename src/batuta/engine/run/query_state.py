@@ -72,8 +72,7 @@ class QueryState(InputReader):
                 if message.kind in _TO_CODE:
                     raise QueryStateUnknown(_TOO_MANY)
                 continue
-            with _broken_by(message):
-                self._read(message, attempts)
+            self._read(message, attempts)
             if self._has_ended() and any(one.kind in _TO_CODE for one in messages[place + 1 :]):
                 raise EndsTooSoon(place)
         yield True
@@ -85,8 +84,7 @@ class QueryState(InputReader):
         refused. See `OwnedRun._tail`."""
         for message in messages[:place]:
             yield None
-            with _broken_by(message):
-                self._read(message, attempts)
+            self._read(message, attempts)
         last, later = messages[place], messages[place + 1 :]
         group = [one for one in later if one.kind in _TO_CODE]
         group.insert(0 if last.kind in (MessageKind.START, *_TO_CODE) else len(group), last)
@@ -118,10 +116,10 @@ class QueryState(InputReader):
         return self.machine.outcome is not None
 
     def _read(self, message: Message, attempts: Sequence[Attempt]) -> None:
-        found = self._input(message, attempts)
-        if found is not None:
-            kind, body = found
-            self.machine.turn(max(message.at, self.machine.at), kind, body, [])
+        with _broken_by(message):
+            found = self._input(message, attempts)
+            if found is not None:
+                self.machine.turn(max(message.at, self.machine.at), *found, [])
 
     def _input(self, message: Message, attempts: Sequence[Attempt]) -> Input | None:
         if message.kind is MessageKind.ACTIVITY:
