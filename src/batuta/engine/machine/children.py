@@ -18,7 +18,7 @@ from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.failures.conversion import to_exception, to_failure
 from batuta.authoring.workflow.context import ChildOptions
 from batuta.clock import SECOND
-from batuta.engine.machine.core import MachineCore, PendingActivity
+from batuta.engine.machine.core import NULL, MachineCore, PendingActivity
 from batuta.engine.machine.failed_calls import child_error
 from batuta.engine.machine.headers import headers_of
 from batuta.engine.machine.identity import RunIdentity
@@ -250,7 +250,7 @@ class RelatedRuns:
     def child_done(self, body: Body) -> None:
         pending = self._pending(body)
         what = f"the result of workflow {pending.name!r}"
-        value = decode(body.value if body.value is not UNSET else Raw(b"null"), pending.decoder, what)
+        value = decode(body.value if body.value is not UNSET else NULL, pending.decoder, what)
         del self.children[body.seq]
         if not pending.future.done():
             pending.future.set_result(value)

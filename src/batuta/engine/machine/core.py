@@ -27,6 +27,7 @@ from batuta.journal.failures import Failure
 from batuta.serde import MAX_PAYLOAD, Codec, Decoder, encode
 
 _set_running_loop, _get_running_loop = asyncio._set_running_loop, asyncio._get_running_loop
+NULL = Raw(b"null")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _FAR = 2e11

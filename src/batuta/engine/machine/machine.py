@@ -11,7 +11,6 @@ import contextvars
 import logging
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, NoReturn, cast
 from uuid import UUID
@@ -28,7 +27,7 @@ from batuta.clock import SECOND
 from batuta.engine.machine.async_generators import HostLoop, hook_generators
 from batuta.engine.machine.children import RelatedRuns
 from batuta.engine.machine.conditions import Conditions
-from batuta.engine.machine.core import MachineCore, PendingActivity
+from batuta.engine.machine.core import NULL, MachineCore, PendingActivity
 from batuta.engine.machine.deferred_logs import is_printable
 from batuta.engine.machine.failed_calls import FailedCall, Origin, error_of, failed_call, origins
 from batuta.engine.machine.identity import RunIdentity
@@ -62,13 +61,11 @@ _Future = asyncio.Future
 _set_result = _Future.set_result  # a method of one of C's classes is looked for anew at each call
 _task_done, _cancelled = asyncio.Task.done, asyncio.Task.cancelled
 _exception, _result = asyncio.Task.exception, asyncio.Task.result
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 24 * 3600 * SECOND
 
 # Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
 _ACTIVITY, _COMPLETE = CommandKind.ACTIVITY, CommandKind.COMPLETE
 _STARTED, _DONE = EntryKind.STARTED, EntryKind.ACTIVITY_DONE
-_NULL = Raw(b"null")
 _GOOD_ENDS = (CommandKind.COMPLETE, CommandKind.CONTINUE)
 _NO_ORIGINS: set[Origin] = set()  # never changed
 
@@ -242,14 +239,14 @@ class Machine(MachineCore):
         main = workflow.fn(*args, **kwargs) if kwargs else workflow.fn(*args)
         self._main = self.loop.begin(main, workflow.name, self._context)
         for letter in self.start.carried:
-            self.messages().put(letter.name, letter.value if letter.value is not UNSET else Raw(b"null"))
+            self.messages().put(letter.name, letter.value if letter.value is not UNSET else NULL)
 
     def _deliver_result(self, body: Body) -> None:
         seq, given = body.seq, body.value
         here = self.activities.pop(seq, None)
         pending = here or self._answered(body)
         try:
-            value = pending.decoder.decode(given if given is not UNSET else _NULL)
+            value = pending.decoder.decode(given if given is not UNSET else NULL)
         except UNFIT as error:
             if here is not None:
                 self.activities[seq] = here  # that is its failure, which is yet to come
@@ -581,7 +578,7 @@ class Machine(MachineCore):
             queue=identity.queue,
             namespace=identity.namespace,
             entries=self.entries,
-            started_at=_EPOCH + timedelta(microseconds=self.started_at),
+            started_at=moment_of(self.started_at),
             version=self.start.version,
             replaying=self.recorded is not None,
             attempt=self.start.attempt,

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, Raw
 
-from batuta.engine.machine.core import MachineCore
+from batuta.engine.machine.core import NULL, MachineCore
 from batuta.engine.machine.loop import Waiter
 from batuta.errors import (
     InvalidInput,
@@ -38,7 +38,6 @@ _CANCELLED = "the handler of signal %r of run %s was cancelled before it came to
 _NOTHING: Any = object()
 _DROPPED = Raw(b"")
 """In place of the value of a signal that is in the journal only."""
-_NULL = Raw(b"null")
 _CONTINUED = RunState.CONTINUED
 
 
@@ -127,7 +126,7 @@ class MessageHandlers:
     # -- signals
 
     def deliver_signal(self, body: Body) -> None:
-        self.put(body.name, body.value if body.value is not UNSET else _NULL)
+        self.put(body.name, body.value if body.value is not UNSET else NULL)
 
     def put(self, name: str, value: Raw) -> None:
         """A signal has come: it is handled, received, or waits."""

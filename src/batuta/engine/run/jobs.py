@@ -24,7 +24,7 @@ from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.jobs import Job, job_code
 from batuta.clock import SECOND
 from batuta.engine.activities.call import SHORT_WAIT, Effect, fatal
-from batuta.engine.machine.core import PendingActivity
+from batuta.engine.machine.core import NULL, PendingActivity
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.replay import Replay
 from batuta.engine.machine.routing import RoutedCall
@@ -57,7 +57,6 @@ _ACTIVITY, _COMPLETE = CommandKind.ACTIVITY, CommandKind.COMPLETE
 _START, _COMPLETED = MessageKind.START, RunState.COMPLETED
 _SEQ = 1
 """The command of a job's one call."""
-_NULL = Raw(b"null")
 _body_decoder = json.Decoder(Body)
 _overrides_decoder = json.Decoder(JobOverrides)
 _LISTED = 1_000
@@ -154,7 +153,7 @@ class CallRun(OwnedRun):
 
     def answer(self, body: Body) -> None:
         if isinstance(self.workflow, JobWorkflow) and not self.workflow.activity.keeps_result:
-            body.value = _NULL
+            body.value = NULL
         if self._said is not None:
             self._publish(self.open_change(), self._said)
         super().answer(body)
@@ -166,10 +165,10 @@ class CallRun(OwnedRun):
             return kind
         job = self.workflow.activity
         if not job.keeps_result:
-            body.value = _NULL
+            body.value = NULL
             return kind
         try:
-            job.codec.decode_result(body.value if body.value is not UNSET else _NULL)
+            job.codec.decode_result(body.value if body.value is not UNSET else NULL)
         except InvalidInput as error:
             failure = body.error = fatal(to_failure(error))
             body.value = UNSET
