@@ -106,7 +106,7 @@ class Messenger:
         """The answer, or RunClosed when the chain ends without one."""
         run_id = ref.run_id
         while True:
-            closing = asyncio.ensure_future(self._waiters.closed(run_id))
+            closing = asyncio.ensure_future(self._waiters.wait(run_id))
             both: set[asyncio.Future[Any]] = {answer, closing}
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -108,7 +108,7 @@ class NativeRuns:
         local: Completion | None = ref.local
         known = local.end if local is not None else None
         if known is None or known[1] is None:
-            known = await self._waiters.closed(ref.run_id)
+            known = await self._waiters.wait(ref.run_id)
         if known is not None and known[1] is not None:
             return _ending(ref.id, known[0], known[1], "")
         run, last = await self._store.outcome(ref.run_id)

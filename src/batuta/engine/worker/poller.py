@@ -51,7 +51,7 @@ class Poller(BackgroundTask):
 
     def __init__(self, session: ClaimHost, committer: Committer) -> None:
         self._session = session
-        self._handover = Handover(session, self, committer)
+        self.handover = Handover(session, self, committer)
         self._now = session.monotonic
         self.backlog = True
         """Whether the last look found more than could be taken, or no look was made yet."""
@@ -103,17 +103,13 @@ class Poller(BackgroundTask):
         self.start()
 
     def cancel(self) -> None:
-        self._handover.cancel()
+        self.handover.cancel()
         super().cancel()
 
     async def stop(self) -> None:
         """No claim is under way afterwards, but for that of a hand-over."""
         await super().stop()
-        self._handover.stop()
-
-    async def ended(self, longest: float) -> None:
-        """Wait so long for a hand-over that was cancelled: what it still writes must not be there after a sign-off."""
-        await self._handover.gone(longest)
+        self.handover.stop()
 
     def wake(self) -> None:
         """Something may be due now."""
@@ -136,7 +132,7 @@ class Poller(BackgroundTask):
         """A run has left memory: there is room, and it may come back."""
         if wake_at is not None:
             self._comes_back(wake_at)
-        if (self.backlog or self._held or self._full) and self._handover.frees():
+        if (self.backlog or self._held or self._full) and self.handover.frees():
             self._wake.set()
 
     def _comes_back(self, wake_at: int) -> None:
@@ -196,7 +192,7 @@ class Poller(BackgroundTask):
         self.backlog = len(stored_runs) == limit or info is not session.info
         self._held = claim.held
         self._idle = 0 if stored_runs else self._idle + 1
-        self._handover.looked(claim, self._rest)
+        self.handover.looked(claim, self._rest)
         self._load(stored_runs)
         if room is not None and not self._full and _uses_up(room, stored_runs):
             return self._rest  # runs have left meanwhile: there is room, and no other hint will come
@@ -291,7 +287,7 @@ class Poller(BackgroundTask):
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
-                if (rest := self._handover.rested_at - self._now()) > 0:
+                if (rest := self.handover.rested_at - self._now()) > 0:
                     await asyncio.sleep(rest)
         except TimeoutError:
             pass

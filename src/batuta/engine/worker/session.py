@@ -237,7 +237,7 @@ class Session:
             await self._watchdog.stopped()
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, self._poller.ended(_LAST_WORDS), return_exceptions=True)
+        await asyncio.gather(*self._tasks, self._poller.handover.gone(_LAST_WORDS), return_exceptions=True)
         await self._transactions.ended()
 
     def abandon(self) -> None:

@@ -129,7 +129,8 @@ class Handover:
             self._writing.cancel()
 
     async def gone(self, longest: float) -> None:
-        """Wait so long for what was cancelled: a statement under way ends when the database has said so."""
+        """Wait so long for what was cancelled: a statement under way ends when the database has said so, and what it
+        still writes must not be there after a sign-off."""
         if self._writing is not None:
             await asyncio.wait([self._writing], timeout=longest)
 

@@ -180,7 +180,7 @@ class Answers(WaitRegistry[Asked, Output]):
 
 
 class Waiters(WaitRegistry[RunId, Known | None]):
-    """Callers that wait for the ends of runs, and for their answers."""
+    """Callers that wait for the ends of runs, and for their answers. An end is known when it came in this process."""
 
     what = "a result"
 
@@ -188,10 +188,6 @@ class Waiters(WaitRegistry[RunId, Known | None]):
         super().__init__(store, outage)
         self._runs_here = runs_here
         self.answers = Answers(store, outage)
-
-    async def closed(self, run_id: RunId) -> Known | None:
-        """Returns when the run is closed; with its end, when it came to it in this process."""
-        return await self.wait(run_id)
 
     def close(self) -> None:
         super().close()
