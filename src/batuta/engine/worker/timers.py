@@ -8,6 +8,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol
 
+from msgspec import Struct
+
 from batuta.clock import SECOND
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.worker.database_clock import DatabaseClock
@@ -28,17 +30,13 @@ class Sleeper(Protocol):
     def drop(self) -> None: ...
 
 
-class Alarm:
+class Alarm(Struct, order=True):
     """A place in the heap. Without its run it is only waiting to be thrown away."""
 
-    __slots__ = ("number", "run", "when")
-
-    def __init__(self, when: int, number: int, run: Sleeper) -> None:
-        self.when, self.number = when, number
-        self.run: Sleeper | None = run
-
-    def __lt__(self, other: Alarm) -> bool:
-        return (self.when, self.number) < (other.when, other.number)
+    when: int
+    number: int
+    """No other alarm has it, so that runs are never compared."""
+    run: Sleeper | None
 
 
 class Timers:
