@@ -24,15 +24,11 @@ _STOP: Input = (_DONE, Body())
 class Inbox:
     """The inbox of one run."""
 
-    __slots__ = ("_held", "_seen", "backlog", "more", "reading", "transactional")
+    __slots__ = ("_held", "_seen", "backlog", "transactional")
 
     def __init__(self) -> None:
         self.backlog: list[Input] = []  # no deque: an empty one has 600 bytes, a tenth of a run
         self._seen: dict[str, int] = {}
-        self.more = False
-        """The store may have more messages than the run was given: they are read when it has consumed those."""
-        self.reading = False
-        """More messages are about to be delivered: the run does not leave before it has seen them."""
         self._held: dict[int, TransactionalInput] | None = None
         self.transactional: TransactionalInput | None = None
         """The next input, if its transaction writes it: everything else of the run waits for it."""
@@ -60,15 +56,6 @@ class Inbox:
         for _, body in self.backlog:
             self._seen.pop(body.message_id, None)
         self.backlog = [one for one in self.backlog if not one[1].message_id]
-
-    def expect_more(self, more: bool) -> None:
-        self.more = more
-
-    def begin_reading(self) -> None:
-        self.reading = True
-
-    def end_reading(self) -> None:
-        self.reading = False
 
     def answered(self) -> set[int]:
         """The calls whose answers wait for their turn."""

@@ -184,7 +184,7 @@ class CallRun(OwnedRun):
 
     def call_waits(self) -> None:
         """Sooner than a workflow: there is nothing in memory that is worth keeping, and others may have its place."""
-        if not (self.draining or self.leaving or self.inbox.reading) and self.ready and self._only_waits():
+        if not (self.draining or self.leaving or self.reading) and self.ready and self._only_waits():
             when = self._next_wake()
             if (when is None or when > self.now() + int(SHORT_WAIT * SECOND)) and not self.lingers(when):
                 self.evict_until(when)

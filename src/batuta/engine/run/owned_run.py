@@ -198,7 +198,7 @@ class OwnedRun(WaitingRun):
         if self.deadline is not None and self.deadline <= self.now():
             self.wake(self._host.clock.now())
             return
-        self.inbox.expect_more(more)
+        self.more_messages = more
         if attempts and attempts[0].seq <= PAUSES:
             self.pauses = [one for one in attempts if one.seq == PAUSES]
         if self._again is not None:
@@ -229,7 +229,7 @@ class OwnedRun(WaitingRun):
 
     def expect_more(self, more: bool) -> None:
         """Whether the store has more messages than those that the run is about to be given."""
-        self.inbox.expect_more(more)
+        self.more_messages = more
 
     def read(self, messages: Sequence[Message], *, held: bool = False) -> None:
         """Deliver these. Messages that it cannot read park it, or drop it to be read again. `held`: it was about to be
@@ -250,7 +250,7 @@ class OwnedRun(WaitingRun):
         if self.head < 0:
             messages = self.in_reading_order(messages)
         inbox = self.inbox
-        inbox.begin_reading()
+        self.reading = True
         try:
             for message in messages:
                 if not inbox.is_new(message) or self.leaving or not self.ready:
@@ -259,7 +259,7 @@ class OwnedRun(WaitingRun):
                     inbox.see(message)
                     self._read(message)
         finally:
-            inbox.end_reading()
+            self.reading = False
         if messages and not self.leaving and not inbox.backlog and self.head >= 0:
             self._after_turn()
             self.evict_when_draining()
@@ -385,7 +385,7 @@ class OwnedRun(WaitingRun):
         if machine.outcome is not None:
             self._close(machine.outcome)
             return
-        if self.inbox.reading:
+        if self.reading:
             return
         when = self.deadline
         if machine.deadlines and (timer := machine.next_timer()) is not None and (when is None or timer[0] < when):
@@ -535,7 +535,7 @@ class OwnedRun(WaitingRun):
             elif effect.kind is _CANCEL:
                 host.executor.cancel(self, effect.target)
         inbox = self.inbox
-        if inbox.backlog or self._held_up or self.lacking or draining or inbox.more:
+        if inbox.backlog or self._held_up or self.lacking or draining or self.more_messages:
             host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
         if beyond is not None:
             self._hear(effects, refusals)
@@ -566,7 +566,7 @@ class OwnedRun(WaitingRun):
         self.evict_when_draining()
         if self.leaving:
             return
-        if not inbox.backlog and (not inbox.more or (self.change is None and self.head == self.durable)):
+        if not inbox.backlog and (not self.more_messages or (self.change is None and self.head == self.durable)):
             self._host.caught_up(self)
         if self.lacking:
             self._after_turn()
@@ -583,7 +583,7 @@ class OwnedRun(WaitingRun):
 
     def _evict_if_all_wait(self) -> bool:
         """Whether it leaves memory, because every activity waits, and for long."""
-        if self.inbox.reading or not self._only_waits():
+        if self.reading or not self._only_waits():
             return False
         now, keep = self.now(), int(self._host.settings.keep_in_memory * SECOND)
         when, stays = self._next_wake(), self._stays_until(keep)
@@ -675,9 +675,9 @@ class OwnedRun(WaitingRun):
     def _read_on(self, again: RefusedClose, messages: Sequence[Message]) -> None:
         """The same with the next messages: a page of them if there are more, which the run waits for."""
         inbox = self.inbox
-        inbox.begin_reading()
+        self.reading = True
         inbox.unsee_backlog()
-        more = inbox.more and bool(again.inputs)
+        more = self.more_messages and bool(again.inputs)
         try:
             self._redo(again, messages, more=more)
             if more and not self.leaving:
@@ -687,9 +687,10 @@ class OwnedRun(WaitingRun):
             answered = inbox.answered() | self.answered_early(messages, again.attempts)
             self._pick_up(again.pending, again.attempts, answered)
             self.receive(messages)
-            inbox.expect_more(inbox.more or again.after > 0)  # pages that it has passed may have answers of children
+            # Pages that it has passed may have answers of children.
+            self.more_messages = self.more_messages or again.after > 0
         finally:
-            inbox.end_reading()
+            self.reading = False
         again.then()
         self.go_on_soon()  # the backlog is empty: messages that were hinted at may be read
         self.wake(self._host.clock.now())
@@ -760,7 +761,7 @@ class OwnedRun(WaitingRun):
         """The next messages of those that it must read before it ends."""
         again, self._again = self._again, None
         self.ready = True
-        self.inbox.expect_more(more)
+        self.more_messages = more
         if again is not None:
             self._read_on(again, messages)
 

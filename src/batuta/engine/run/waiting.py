@@ -31,7 +31,9 @@ class WaitingHost(WriterHost, Protocol):
 class WaitingRun(ChangeWriter):
     """The clock's side of a run."""
 
-    __slots__ = tuple("ahead alarm calls deadline lacking patient pauses pausing prepare ready".split())
+    __slots__ = tuple(
+        "ahead alarm calls deadline lacking more_messages patient pauses pausing prepare reading ready".split()
+    )
 
     _host: WaitingHost
 
@@ -43,6 +45,10 @@ class WaitingRun(ChangeWriter):
         """Microseconds to add to the database's clock for the run's own clock: not 0 after the database's was set."""
         self.ready = False
         """At the end of its journal: inputs may be delivered."""
+        self.reading = False
+        """More messages are about to be delivered: it does not leave before it has seen them."""
+        self.more_messages = False
+        """The store may have more messages than it was given: they are read when it has consumed those."""
         self.lacking: dict[int, str] = {}
         """Calls of activities that this worker does not have, with what to do about it."""
         self.patient = False
@@ -132,7 +138,7 @@ class WaitingRun(ChangeWriter):
         """Until when a run that gets messages stays in memory after a turn: else each message loads it again."""
         related, host = self.machine.related, self._host
         awaits_word = related is not None and related.awaits_word()  # the store's word is on its way
-        if self.inbox.more or awaits_word:  # more: so it is read again, too, when what it has is not consumed
+        if self.more_messages or awaits_word:  # more: so it is read again, too, when what it has is not consumed
             return host.clock.latest() + self.ahead + max(keep, SECOND)
         if related is not None and (related.children or related.routed):
             until = self.machine.at + keep

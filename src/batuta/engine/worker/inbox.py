@@ -65,7 +65,7 @@ class InboxReader:
                 self._session.spawn(self._read_all())
 
     def caught_up(self, run: OwnedRun) -> None:
-        if run.inbox.more or run.run_id in self.unhurried:
+        if run.more_messages or run.run_id in self.unhurried:
             self.unhurried.discard(run.run_id)
             self.look_for([run.run_id])
 
