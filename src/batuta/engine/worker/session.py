@@ -87,8 +87,9 @@ class Session:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock, self.monotonic = DatabaseClock(clock), clock.monotonic
         self._beats = store.poll_seconds is not None
+        worker_id = new_worker_id()
         self.info = WorkerInfo(
-            worker_id=new_worker_id(),
+            worker_id=worker_id,
             queues=list(queues),
             code={name: workflow.fingerprint for name, workflow in workflows.items()},
             host=socket.gethostname(),
@@ -110,15 +111,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self.context = contextvars.copy_context()
         self.committer = Committer(
-            store,
-            self.info.worker_id,
-            settings,
-            self.clock,
-            self.may_act,
-            self._lost,
-            self.outage,
-            self.reporter,
-            self.context,
+            store, worker_id, settings, self.clock, self.may_act, self._lost, self.outage, self.reporter, self.context
         )
         if middleware is not None:
             middleware.put_around(self.executor, activities)
@@ -128,7 +121,7 @@ class Session:
         self.executor.let_write(self._transactions, Publisher(store, settings.broker))
         self._poller = Poller(self, self.committer)
         self._scheduler = Scheduler(store, self.clock, self.outage, self.reporter)
-        self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic, self.outage)
+        self._pruner = Pruner(store, worker_id, settings, clock.monotonic, self.outage)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: OwnedRun | None = None
         self._hinted: set[RunId] = set()
