@@ -26,7 +26,7 @@ from batuta import (
     start_child,
     workflow,
 )
-from batuta.engine.run import chains
+from batuta.engine.run import effects
 from tests.engine.arena import PATIENCE, Arena, until_state
 from tests.engine.kit import replay_all, world
 
@@ -388,7 +388,7 @@ async def test_signals_that_are_not_received_are_carried_on_with_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise, number = Signal("noise"), Signal("number", int)
-    monkeypatch.setattr(chains, "_MANY", 3)
+    monkeypatch.setattr(effects, "_MANY", 3)
 
     @workflow
     async def deaf(left: int) -> int:
