@@ -1,4 +1,4 @@
-"""Reads journals and inboxes in pages that fit into memory."""
+"""Reads long lists page by page: by cursor, or journals and inboxes in pages that fit into memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,35 @@ from batuta.journal.entries import Entry
 
 T = TypeVar("T")
 K = TypeVar("K")
+P = TypeVar("P", bound="Listed")
 
 PAGE_BYTES = 8 * 1024 * 1024
 """About so much is held at a time."""
 _FIRST, _MOST = 4, 1_000
 
 
+class Listed(Protocol):
+    """A page of a list."""
+
+    @property
+    def cursor(self) -> str | None: ...
+
+
 class Journals(Protocol):
     """A store of journals."""
 
     async def journal(self, run_id: RunId, after: int = -1, limit: int = 10_000) -> list[Entry]: ...
+
+
+async def all_pages(read: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
+    """The pages of `read(cursor)`, to the last one."""
+    cursor: str | None = None
+    while True:
+        page = await read(cursor)
+        yield page
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 async def pages(

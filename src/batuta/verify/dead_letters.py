@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
 from uuid import UUID
 
 from batuta.errors import UnknownLetter, UnknownRun
-from batuta.journal.dead_letters import DeadLetter, LetterFilter, LetterState
+from batuta.journal.dead_letters import DeadLetter, DeadLetterPage, LetterFilter, LetterState
+from batuta.journal.paging import all_pages
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.verify.report import Report, Violation
@@ -18,18 +20,13 @@ async def check_letters(store: Store, report: Report) -> None:
     """Check all of them. A change during the check is looked at again before it is reported."""
     counted: Counter[tuple[str, LetterState]] = Counter()
     examples: dict[str, DeadLetter] = {}
-    cursor: str | None = None
-    while True:
-        page = await store.letters(LetterFilter(states=()), cursor, _PAGE)
+    async for page in _pages(store, LetterFilter(states=())):
         for letter in page.letters:
             report.checked["I15"] += 1
             counted[letter.fingerprint, letter.state] += 1
             examples[letter.fingerprint] = letter
             if (what := await _wrong(store, letter)) and await _is_unmoved(store, letter):
                 report.add(Violation("I15", letter.id, letter.run_id, what))
-        cursor = page.cursor
-        if cursor is None:
-            break
     for state in LetterState:
         kinds = {fingerprint: count for (fingerprint, found), count in counted.items() if found is state}
         if await store.count_letters(LetterFilter(states=(state,))) != sum(kinds.values()):
@@ -38,6 +35,10 @@ async def check_letters(store: Store, report: Report) -> None:
             where = LetterFilter(states=(state,), fingerprint=fingerprint)
             if await store.count_letters(where) != count:
                 await _tell_miscounted(store, report, where, examples[fingerprint])
+
+
+def _pages(store: Store, where: LetterFilter) -> AsyncIterator[DeadLetterPage]:
+    return all_pages(lambda cursor: store.letters(where, cursor, _PAGE))
 
 
 async def _tell_miscounted(store: Store, report: Report, where: LetterFilter, example: DeadLetter | None) -> None:
@@ -80,14 +81,7 @@ async def _is_unmoved(store: Store, letter: DeadLetter) -> bool:
 async def _miscounted(store: Store, where: LetterFilter) -> str:
     """Counted and listed in between two counts that agree, so that letters which come and go are no false alarm."""
     before = await store.count_letters(where)
-    listed = 0
-    cursor: str | None = None
-    while True:
-        page = await store.letters(where, cursor, _PAGE)
-        listed += len(page.letters)
-        cursor = page.cursor
-        if cursor is None:
-            break
+    listed = sum([len(page.letters) async for page in _pages(store, where)])
     if listed == before or await store.count_letters(where) != before:
         return ""
     kind = "" if where.fingerprint is None else " of its kind"

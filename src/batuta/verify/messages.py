@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from batuta.errors import PayloadSealed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import EntryKind
-from batuta.journal.paging import journal_pages
+from batuta.journal.paging import all_pages, journal_pages
 from batuta.journal.records import REJECTED, MessageKind, Run, RunFilter
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
@@ -92,14 +92,12 @@ class Messages:
                 await self._tell_lost(run, missing)
 
     async def _look_through_chain(self, run: Run, missing: dict[str, MessageKind]) -> None:
-        cursor: str | None = None
-        while True:
-            page = await self._store.list_runs(RunFilter(id_prefix=run.id), cursor)
+        where = RunFilter(id_prefix=run.id)
+        async for page in all_pages(lambda cursor: self._store.list_runs(where, cursor)):
             for one in page.runs:
                 if one.chain_id == run.chain_id:
                     _explain(missing, _see(one, await self._journal(one.run_id)))
-            cursor = page.cursor
-            if cursor is None or not missing:
+            if not missing:
                 return
 
     async def _read(self, run: Run, journal: JournalCheck) -> Mail:

@@ -16,6 +16,7 @@ from batuta.engine.machine.sagas import CompensationWorkflow
 from batuta.errors import InvalidInput, WorkflowBroken
 from batuta.ids import RunId, derived_run_id
 from batuta.journal.export import Exported, export
+from batuta.journal.paging import all_pages
 from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.store import Store
 from batuta.verify.code_replay import call_workflow, outside_task
@@ -81,19 +82,14 @@ def _run_id(exported: Exported) -> RunId:
 
 async def exported_runs(store: Store, where: RunFilter, most: int | None = None) -> AsyncIterator[Exported]:
     """The begun workflow runs of a store, newest first."""
-    cursor: str | None = None
     given = 0
-    while True:
-        page = await store.list_runs(where, cursor, _RUNS)
+    async for page in all_pages(lambda cursor: store.list_runs(where, cursor, _RUNS)):
         for run in page.runs:
             if run.kind is RunKind.WORKFLOW and run.head >= 0:
                 yield await export_run(store, run.run_id)
                 given += 1
                 if given == most:
                     return
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 async def export_run(store: Store, run_id: RunId) -> Exported:

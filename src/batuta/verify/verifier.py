@@ -12,7 +12,7 @@ from batuta.durations import Duration
 from batuta.errors import PayloadDamaged, PayloadSealed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import CommandKind, Entry
-from batuta.journal.paging import journal_pages
+from batuta.journal.paging import all_pages, journal_pages
 from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
 from batuta.journal.states import CLOSED, OPEN, RunState
 from batuta.journal.store import Store
@@ -46,15 +46,10 @@ async def verify(
     audit = _Audit(store, by_code(workflows))
     await audit.orphans.begin()
     await audit.claimability.begin()
-    cursor: str | None = None
-    while True:
-        page = await store.list_runs(RunFilter(), cursor, _RUNS)
+    async for page in all_pages(lambda cursor: store.list_runs(RunFilter(), cursor, _RUNS)):
         for start in range(0, len(page.runs), _AT_ONCE):
             await asyncio.gather(*map(audit.check, page.runs[start : start + _AT_ONCE]))
             audit.messages.look_back()
-        cursor = page.cursor
-        if cursor is None:
-            break
     await audit.messages.settle()
     await check_letters(store, audit.report)
     await audit.orphans.settle(longest, audit.tell_orphan)

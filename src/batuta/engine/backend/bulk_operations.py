@@ -21,6 +21,7 @@ from batuta.engine.worker.outside_closes import OutsideCloses
 from batuta.errors import BatutaError, InvalidInput, OutcomeUnknown, StoreError
 from batuta.ids import RunId
 from batuta.journal.audit import Act, ActFilter, Recorded, Verb, first_break
+from batuta.journal.paging import all_pages
 from batuta.journal.records import Run, RunFilter
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
@@ -57,19 +58,15 @@ class BulkOperations:
         act = self._actor.act(verb, reason, detail={"filter": _said(where)} | named)
         before = set[str]() if course is None else await self._done_before(verb, course)
         counts, refused = Counts(matched=len(before), done=len(before)), Counter[str]()
-        cursor: str | None = None
-        while True:
-            # From the newest to the oldest: runs that start meanwhile are not included.
-            page = await self._store.list_runs(where, cursor, BATCH)
+        # From the newest to the oldest: runs that start meanwhile are not included.
+        async for page in all_pages(lambda cursor: self._store.list_runs(where, cursor, BATCH)):
             runs = [run for run in page.runs if str(run.run_id) not in before]
             counts.matched += len(runs)
             counts.done += await self._do(verb, runs, act, refused, how) if runs else 0
             counts.refused = dict(refused)
             if course is not None:
                 course.tell(counts)
-            cursor = page.cursor
-            if cursor is None:
-                return counts
+        return counts
 
     async def _done_before(self, verb: Verb, course: Course) -> set[str]:
         """Runs that an operation was done to before: its acts are written with the changes."""

@@ -28,6 +28,7 @@ from batuta.journal.audit import Act, Verb
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter, LetterState
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
+from batuta.journal.paging import all_pages
 from batuta.journal.records import Run
 from batuta.journal.store import Store
 
@@ -63,15 +64,12 @@ class NativeDeadLetters:
             return await self._store.letter((await self._store.get(id)).run_id)
         with suppress(ValueError, UnknownLetter):
             return await self._store.letter(UUID(id))
-        cursor = None
-        while True:  # the id may have another run by now
-            page = await self._store.letters(LetterFilter(states=(), id_prefix=id), cursor, _BATCH)
+        where = LetterFilter(states=(), id_prefix=id)  # the id may have another run by now
+        async for page in all_pages(lambda cursor: self._store.letters(where, cursor, _BATCH)):
             for letter in page.letters:
                 if letter.id == id:
                     return letter
-            if page.cursor is None:
-                raise UnknownLetter(id)
-            cursor = page.cursor
+        raise UnknownLetter(id)
 
     async def list(self, where: LetterFilter, cursor: str | None, limit: int) -> DeadLetterPage:
         return await self._store.letters(where, cursor, limit)
@@ -95,13 +93,8 @@ class NativeDeadLetters:
                     raise LetterResolved(found[0].id, found[0].state)
                 yield letters
             return
-        cursor = None
-        while True:
-            page = await self._store.letters(which, cursor, size)
+        async for page in all_pages(lambda cursor: self._store.letters(which, cursor, size)):
             yield page.letters
-            if page.cursor is None:
-                return
-            cursor = page.cursor
 
     # -- discarding
 
