@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batuta.engine.backend.claimability import needs_worker, why_unclaimable
-from batuta.errors import UnknownRun
+from batuta.engine.backend.follow_chain import find_run
 from batuta.ids import RunId
 from batuta.journal.records import Run, WorkerView
 from batuta.journal.store import Store
@@ -32,11 +32,8 @@ class Claimability:
         self._workers = await self._store.workers()
         found: list[Stranded] = []
         for run in self._seen.values():
-            try:
-                now = await self._store.get_run(run.run_id)
-            except UnknownRun:
-                continue
-            if why := self._why(now):
+            now = await find_run(self._store, run.run_id)
+            if now is not None and (why := self._why(now)):
                 found.append(Stranded(run.id, run.run_id, why))
         return found
 

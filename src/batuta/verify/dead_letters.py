@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from uuid import UUID
 
-from batuta.errors import UnknownLetter, UnknownRun
+from batuta.engine.backend.follow_chain import find_run
+from batuta.errors import UnknownLetter
 from batuta.journal.dead_letters import DeadLetter, DeadLetterPage, LetterFilter, LetterState
 from batuta.journal.paging import all_pages
 from batuta.journal.states import RunState
@@ -48,24 +49,16 @@ async def _tell_miscounted(store: Store, report: Report, where: LetterFilter, ex
 
 
 async def _wrong(store: Store, letter: DeadLetter) -> str:
-    try:
-        run = await store.get_run(letter.run_id)
-    except UnknownRun:
+    run = await find_run(store, letter.run_id)
+    if run is None:
         return "its dead letter exists, but the run does not"
     if run.state is not RunState.FAILED:
         return f"it is a dead letter, and is {run.state}"
     if (letter.state is LetterState.REPROCESSED) != (letter.successor is not None):
         return f"its dead letter is {letter.state}, and its successor is {letter.successor}"
-    return "" if letter.successor is None else await _wrong_successor(store, letter)
-
-
-async def _wrong_successor(store: Store, letter: DeadLetter) -> str:
-    if letter.successor is None:
+    new = None if letter.successor is None else await find_run(store, letter.successor)
+    if new is None:  # there is none, or it was deleted
         return ""
-    try:
-        new = await store.get_run(letter.successor)
-    except UnknownRun:
-        return ""  # it was deleted
     if new.chain_id == letter.run_id or new.id == letter.id:
         return ""
     return f"run {new.run_id} is recorded as the successor of its dead letter, but was not made from it"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from batuta.errors import PayloadSealed, UnknownRun
+from batuta.engine.backend.follow_chain import find_current, find_run
+from batuta.errors import PayloadSealed
 from batuta.ids import RunId
 from batuta.journal.entries import EntryKind
 from batuta.journal.paging import all_pages, journal_pages
@@ -88,7 +89,7 @@ class Messages:
                 await self._look_through_chain(run, missing)
             except PayloadSealed:
                 continue
-            if missing and await self._find(run.chain_id) is not None:
+            if missing and await find_run(self._store, run.chain_id) is not None:
                 await self._tell_lost(run, missing)
 
     async def _look_through_chain(self, run: Run, missing: dict[str, MessageKind]) -> None:
@@ -125,7 +126,7 @@ class Messages:
         ):
             if answer is not None and answer.ord == REJECTED:  # that leaves no trace in the journal
                 del missing[message_id]
-        now = await self._find(run.run_id)
+        now = await find_run(self._store, run.run_id)
         if missing and now is not None and now.head == run.head:  # else row and inbox are of two moments
             first, more = next(iter(missing)), f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             self._tell(run, f"message {first}{more} is marked as read, and no entry of its chain has read it")
@@ -138,17 +139,8 @@ class Messages:
         return journal
 
     async def _has_gone_on(self, run: Run) -> bool:
-        try:
-            current = await self._store.get(run.id)
-        except UnknownRun:
-            return False
-        return current.run_id != run.run_id and current.chain_id == run.chain_id
-
-    async def _find(self, run_id: RunId) -> Run | None:
-        try:
-            return await self._store.get_run(run_id)
-        except UnknownRun:
-            return None
+        current = await find_current(self._store, run.id)
+        return current is not None and current.run_id != run.run_id and current.chain_id == run.chain_id
 
 
 def _see(run: Run, journal: JournalCheck) -> _Seen:

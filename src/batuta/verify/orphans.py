@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from batuta.clock import Clock, SystemClock
 from batuta.durations import human_duration
-from batuta.errors import UnknownRun
+from batuta.engine.backend.follow_chain import find_run
 from batuta.ids import RunId
 from batuta.journal.records import Run
 from batuta.journal.states import RunState
@@ -57,8 +57,5 @@ class Orphans:
         return {worker.worker_id for worker in await self._store.workers() if worker.live}
 
     async def _is_stuck(self, run: Run, live: set[str]) -> bool:
-        try:
-            now = await self._store.get_run(run.run_id)
-        except UnknownRun:
-            return False
-        return (now.owner, now.epoch) == (run.owner, run.epoch) and run.owner not in live
+        now = await find_run(self._store, run.run_id)
+        return now is not None and (now.owner, now.epoch) == (run.owner, run.epoch) and run.owner not in live

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from batuta.authoring.call_options import check_wait
 from batuta.authoring.definitions import Workflow, by_code
 from batuta.durations import Duration
-from batuta.errors import PayloadDamaged, PayloadSealed, UnknownRun
-from batuta.ids import RunId
+from batuta.engine.backend.follow_chain import find_current, find_run
+from batuta.errors import PayloadDamaged, PayloadSealed
 from batuta.journal.entries import CommandKind, Entry
 from batuta.journal.paging import all_pages, journal_pages
 from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
@@ -57,13 +57,6 @@ async def verify(
     return audit.report
 
 
-class _Unread(NamedTuple):
-    """A message that waits for a run."""
-
-    message_id: str
-    kind: MessageKind
-
-
 class _Audit:
     def __init__(self, store: Store, workflows: dict[str, Workflow[..., Any]]) -> None:
         self._store, self._workflows = store, workflows
@@ -76,7 +69,7 @@ class _Audit:
         """All invariants of one run. A run that is deleted meanwhile breaks none."""
         found: list[tuple[str, str]] = []
         await self._check(run, lambda invariant, what: found.append((invariant, what)))
-        if found and await self._find(run.run_id) is not None:
+        if found and await find_run(self._store, run.run_id) is not None:
             for invariant, what in found:
                 self._teller(run)(invariant, what)
 
@@ -85,19 +78,16 @@ class _Audit:
         for name in ("I1", "I2", "I3", "I4", "I5", "I6", "I10", "I12"):
             self.report.checked[name] += 1
         journal, code = JournalCheck(tell), self._code(run, tell)
-        inbox: list[_Unread] = []
+        inbox: list[MessageKind] = []
         try:
-            if not await self._is_readable(run, journal, inbox, code, tell):
-                self.orphans.see(run)
-                self.claimability.see(run)
-                return
-            check_end(run, journal, tell)
-            check_epochs(run, await self._store.epochs(run.run_id), tell)
-            self.report.checked["I9"] += journal.fired
-            await self._check_current(run, tell)
-            await self._check_kin(run, tell)
-            await self.messages.check(run, journal, tell)
-            await self._check_open(run, journal, inbox, code, tell)
+            if await self._is_readable(run, journal, inbox, code, tell):
+                check_end(run, journal, tell)
+                check_epochs(run, await self._store.epochs(run.run_id), tell)
+                self.report.checked["I9"] += journal.fired
+                await self._check_current(run, tell)
+                await self._check_kin(run, tell)
+                await self.messages.check(run, journal, tell)
+                await self._check_open(run, journal, inbox, code, tell)
             self.orphans.see(run)
             self.claimability.see(run)
         finally:
@@ -124,7 +114,7 @@ class _Audit:
         self,
         run: Run,
         journal: JournalCheck,
-        inbox: list[_Unread],
+        inbox: list[MessageKind],
         code: CodeCheck | None,
         tell: Callable[[str, str], None],
     ) -> bool:
@@ -132,7 +122,8 @@ class _Audit:
         try:
             await self._read_journal(run, journal, code)
             if run.state not in CLOSED:
-                inbox += await self._unread(run)
+                async for unread in unread_pages(self._store, run.run_id):
+                    inbox += [message.kind for message in unread]
         except PayloadDamaged as error:
             tell("I3", str(error))
         except PayloadSealed:
@@ -155,9 +146,8 @@ class _Audit:
 
     async def _check_current(self, run: Run, tell: Callable[[str, str], None]) -> None:
         """I2."""
-        try:
-            current = await self._store.get(run.id)
-        except UnknownRun:
+        current = await find_current(self._store, run.id)
+        if current is None:
             tell("I2", "its id has no current run")
             return
         if current.run_id == run.run_id:
@@ -172,24 +162,19 @@ class _Audit:
     async def _check_kin(self, run: Run, tell: Callable[[str, str], None]) -> None:
         """I1: the run that began its chain exists, and its parent."""
         if run.chain_id != run.run_id:
-            first = await self._find(run.chain_id)
+            first = await find_run(self._store, run.chain_id)
             if first is None:
                 tell("I1", f"run {run.chain_id}, which began its chain, does not exist")
             elif (first.id, first.chain_id) != (run.id, run.chain_id):
                 tell("I1", f"run {run.chain_id} ({first.id}) did not begin its chain")
-        if run.parent_run_id is not None and await self._find(run.parent_run_id) is None:
+        if run.parent_run_id is not None and await find_run(self._store, run.parent_run_id) is None:
             tell("I1", f"its parent, run {run.parent_run_id}, does not exist")
-
-    async def _unread(self, run: Run) -> list[_Unread]:
-        """Its inbox without the payloads."""
-        pages = unread_pages(self._store, run.run_id)
-        return [_Unread(one.message_id, one.kind) async for page in pages for one in page]
 
     async def _check_open(
         self,
         run: Run,
         journal: JournalCheck,
-        inbox: list[_Unread],
+        inbox: list[MessageKind],
         code: CodeCheck | None,
         tell: Callable[[str, str], None],
     ) -> None:
@@ -197,7 +182,7 @@ class _Audit:
         found: list[tuple[str, str]] = []
         waits_for_activity = await self._waits_for_activity(run, journal)
         check_liveness(run, waits_for_activity, len(inbox), lambda *finding: found.append(finding))
-        if run.head < 0 and run.state not in CLOSED and not any(m.kind is MessageKind.START for m in inbox):
+        if run.head < 0 and run.state not in CLOSED and MessageKind.START not in inbox:
             found.append(("I1", "the run has not begun, and its start message is not in its inbox"))
         if run.state is RunState.PENDING and run.wake_at is None and run.awaits:
             members = await self._store.count_runs(RunFilter(parent=run.run_id, states=tuple(OPEN)))
@@ -220,15 +205,9 @@ class _Audit:
             waiting -= {attempt.seq for attempt in attempts if attempt.outside and attempt.ended_at is None}
         return bool(waiting)
 
-    async def _find(self, run_id: RunId) -> Run | None:
-        try:
-            return await self._store.get_run(run_id)
-        except UnknownRun:
-            return None
-
     async def _unmoved(self, run: Run) -> bool:
         """Whether the row is unchanged."""
-        now = await self._find(run.run_id)
+        now = await find_run(self._store, run.run_id)
         return now is not None and (now.state, now.epoch, now.head, now.wake_at) == (
             run.state,
             run.epoch,

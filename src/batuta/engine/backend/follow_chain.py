@@ -29,6 +29,22 @@ async def last_of_chain(store: Store, run_id: RunId) -> Run:
     return run
 
 
+async def find_run(store: Store, run_id: RunId) -> Run | None:
+    """The run, if it still exists."""
+    try:
+        return await store.get_run(run_id)
+    except UnknownRun:
+        return None
+
+
+async def find_current(store: Store, id: str) -> Run | None:
+    """The current run of the id, if there is one."""
+    try:
+        return await store.get(id)
+    except UnknownRun:
+        return None
+
+
 async def successor_id(store: Store, run: Run) -> RunId:
     """A successor's id follows from the command that closed the run before it (`engine.chains`)."""
     first = await store.journal(run.run_id, limit=1)

@@ -9,7 +9,7 @@ from batuta.authoring.backend import AttemptView
 from batuta.authoring.history.diff import Diff, diff_of
 from batuta.authoring.history.steps import Step, steps_of
 from batuta.authoring.history.timeline import Timeline, sealed_timeline, timeline_of
-from batuta.engine.backend.follow_chain import successor_id
+from batuta.engine.backend.follow_chain import find_run, successor_id
 from batuta.engine.forks.plan import journal_of
 from batuta.errors import InvalidInput, PayloadSealed, UnknownRun
 from batuta.ids import RunId
@@ -67,9 +67,8 @@ async def _before(store: Store, run: Run) -> list[Attempt]:
     for _ in range(_GENERATIONS):
         if origin is None:
             break
-        try:
-            before = await store.get_run(origin)
-        except UnknownRun:
+        before = await find_run(store, origin)
+        if before is None:
             break
         for seq, rows in groupby(await store.attempts(origin), key=lambda row: row.seq):
             found.setdefault(seq, list(rows))

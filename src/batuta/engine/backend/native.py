@@ -33,6 +33,7 @@ from batuta.engine.backend.caller_transaction import CallerStarts
 from batuta.engine.backend.dead_letters import NativeDeadLetters
 from batuta.engine.backend.enqueue import JobRuns, job_run, last_run, needs_clock
 from batuta.engine.backend.external_completion import ExternalCompletions
+from batuta.engine.backend.follow_chain import find_current
 from batuta.engine.backend.id_conflicts import StartOf, given_run, start_in
 from batuta.engine.backend.messaging import Messenger, as_message
 from batuta.engine.backend.queues import NativeQueues, NativeWorkers
@@ -58,7 +59,6 @@ from batuta.errors import (
     BatutaError,
     DuplicateDefinition,
     InvalidSchedule,
-    UnknownRun,
     WorkflowBroken,
 )
 from batuta.failpoints import failpoint
@@ -173,13 +173,11 @@ class NativeBackend:
                 return ref_of(run, is_new)
             except AlreadyStarted:
                 pass
-            try:
-                run = await self._store.get(new.id)
-            except UnknownRun:
-                continue  # it was deleted just now
-            ref = await given_run(new, run, None, self._start_of)
-            await self._store.send(run.run_id, message)
-            return ref
+            current = await find_current(self._store, new.id)
+            if current is not None:  # else it was deleted just now
+                ref = await given_run(new, current, None, self._start_of)
+                await self._store.send(current.run_id, message)
+                return ref
 
     async def _write(self, new: NewRun, body: Body) -> RunRef:
         """Let it wait in its queue."""

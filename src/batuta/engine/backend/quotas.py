@@ -17,8 +17,9 @@ from batuta.authoring.backend import StartRequest
 from batuta.authoring.client.enqueue import JobRequest
 from batuta.clock import SECOND
 from batuta.engine.backend.actor import Actor
+from batuta.engine.backend.follow_chain import find_current
 from batuta.engine.backend.start_rate import StartRate
-from batuta.errors import QuotaExceeded, StoreError, StoreUnavailable, UnknownRun
+from batuta.errors import QuotaExceeded, StoreError, StoreUnavailable
 from batuta.journal.audit import Verb
 from batuta.journal.quotas import OPEN_RUNS, PAYLOAD, STARTS, WAITING, Quota
 from batuta.journal.records import IfExists
@@ -179,9 +180,8 @@ class Guard:
         if named is None:
             return False
         id, if_exists, fresh = named
-        try:
-            run = await self._store.get(id)
-        except UnknownRun:
+        run = await find_current(self._store, id)
+        if run is None:
             return False
         if run.closed_at is None or if_exists in _GIVES:
             return True
