@@ -16,7 +16,7 @@ from batuta.authoring.client.dead_letters import Mode, Named, Reprocess, Reproce
 from batuta.authoring.client.forks import Edits
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.jobs import Job
-from batuta.engine.backend.start_batching import until_known
+from batuta.engine.backend.batching import until_known
 from batuta.engine.forks.dry_run import dry_run
 from batuta.engine.forks.plan import journal_of, plan, plan_restart, plan_retry
 from batuta.engine.forks.split import failed_before

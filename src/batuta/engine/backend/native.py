@@ -28,6 +28,7 @@ from batuta.engine.backend.access.idempotency import NativeIdempotency
 from batuta.engine.backend.access.namespace import NativeNamespace
 from batuta.engine.backend.access.partners import NativePartners
 from batuta.engine.backend.actor import Actor
+from batuta.engine.backend.batching import Starter, start_all, until_known
 from batuta.engine.backend.bulk_operations import BulkOperations
 from batuta.engine.backend.caller_transaction import CallerStarts
 from batuta.engine.backend.dead_letters import NativeDeadLetters
@@ -41,7 +42,6 @@ from batuta.engine.backend.quotas import Guard, NativeQuotas
 from batuta.engine.backend.runs import NativeRuns, ref_of
 from batuta.engine.backend.schedule_api import NativeSchedules
 from batuta.engine.backend.schedule_rules import Plan
-from batuta.engine.backend.start_batching import Starter, start_all, until_known
 from batuta.engine.backend.starts import new_run, unowned_run
 from batuta.engine.forks.fork import ForkOperations
 from batuta.engine.machine.headers import traced
@@ -182,7 +182,7 @@ class NativeBackend:
     async def _write(self, new: NewRun, body: Body) -> RunRef:
         """Let it wait in its queue."""
         new.start = json.encode(body).decode()
-        return await self._started(new, await self._starter.start(new))
+        return await self._started(new, await self._starter.add(new))
 
     async def _enqueue(self, request: JobRequest) -> RunRef:
         new = job_run(request, await self._now_for([request]))
@@ -192,7 +192,7 @@ class NativeBackend:
         return await self._start_here(session, new, json.decode(new.start, type=Body), self._write_job)
 
     async def _write_job(self, new: NewRun, _: Body | None = None) -> RunRef:
-        return await self._started(new, await until_known(lambda: self._starter.start(new)))
+        return await self._started(new, await until_known(lambda: self._starter.add(new)))
 
     async def _started(self, new: NewRun, outcome: tuple[Run, bool], start_of: StartOf | None = None) -> RunRef:
         run, is_new = outcome

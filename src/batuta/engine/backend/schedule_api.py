@@ -13,6 +13,7 @@ from batuta.authoring.client.enqueue import JobRequest
 from batuta.authoring.client.schedules import MOST_BACKFILLED, Schedule, ScheduleView
 from batuta.clock import SECOND, as_datetime
 from batuta.engine.backend.actor import Actor
+from batuta.engine.backend.batching import start_all
 from batuta.engine.backend.enqueue import job_run
 from batuta.engine.backend.schedule_rules import (
     Plan,
@@ -27,7 +28,6 @@ from batuta.engine.backend.schedule_rules import (
     schedule_terms,
     slot_id,
 )
-from batuta.engine.backend.start_batching import start_all
 from batuta.engine.machine.row_values import read_memo, read_tags
 from batuta.engine.worker.scheduler import declare
 from batuta.errors import InvalidSchedule, ScheduleExists, UnknownSchedule

@@ -10,8 +10,8 @@ from batuta.authoring.backend import Code, RunRef
 from batuta.authoring.client.forks import NO_EDITS, Edits
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.jobs import Job
+from batuta.engine.backend.batching import until_known
 from batuta.engine.backend.follow_chain import last_of_chain
-from batuta.engine.backend.start_batching import until_known
 from batuta.engine.forks.dry_run import dry_run
 from batuta.engine.forks.plan import journal_of, plan, plan_retry
 from batuta.engine.forks.split import edited_at
