@@ -16,10 +16,10 @@ from batuta.authoring.client.forks import of_version
 from batuta.authoring.client.start import check_id
 from batuta.clock import as_datetime, as_micros
 from batuta.engine.backend.actor import Actor
+from batuta.engine.backend.batching import until_known
 from batuta.engine.forks.fork import ForkOperations
 from batuta.engine.worker.outside_closes import OutsideCloses
-from batuta.errors import BatutaError, InvalidInput, OutcomeUnknown, StoreError
-from batuta.ids import RunId
+from batuta.errors import BatutaError, InvalidInput, StoreError
 from batuta.journal.audit import Act, ActFilter, Recorded, Verb, first_break
 from batuta.journal.paging import all_pages
 from batuta.journal.records import Run, RunFilter
@@ -29,7 +29,6 @@ from batuta.journal.store import Store
 BATCH = 500
 """Runs that one transaction changes."""
 _AT_ONCE = 8
-_TRIES = 3
 _PAGE = 1_000
 
 
@@ -82,22 +81,23 @@ class BulkOperations:
     async def _do(
         self, verb: Verb, runs: Sequence[Run], act: Act, refused: Counter[str], how: Remake | None = None
     ) -> int:
+        """Repeated when its answer was lost: then it does the rest."""
         store, run_ids = self._store, [run.run_id for run in runs]
         match verb:
             case Verb.PAUSE:
-                return len(await _known(lambda: store.pause_runs(run_ids, act)))
+                return len(await until_known(lambda: store.pause_runs(run_ids, act)))
             case Verb.RESUME:
-                return len(await _known(lambda: store.resume_runs(run_ids, act)))
+                return len(await until_known(lambda: store.resume_runs(run_ids, act)))
             case Verb.CANCEL:
-                asked = len(await _known(lambda: store.cancel_runs(run_ids, act.reason, act)))
-                await self._closes.tell(await _known(lambda: store.end_unbegun(run_ids, act.reason)))
+                asked = len(await until_known(lambda: store.cancel_runs(run_ids, act.reason, act)))
+                await self._closes.tell(await until_known(lambda: store.end_unbegun(run_ids, act.reason)))
                 return asked
             case Verb.TERMINATE:
-                closed = await _known(lambda: store.terminate_runs(run_ids, act.reason, act))
+                closed = await until_known(lambda: store.terminate_runs(run_ids, act.reason, act))
                 await self._closes.tell(closed)
                 return len(closed)
             case Verb.DELETE:
-                gone = set(await _known(lambda: store.delete_runs(run_ids, act)))
+                gone = set(await until_known(lambda: store.delete_runs(run_ids, act)))
                 return sum(run_id in gone for run_id in run_ids)
             case _:
                 return await self._remake_all(runs, act, refused, how)
@@ -188,17 +188,6 @@ def _end_problem(last: int, end: tuple[int, str], kept: tuple[int, str] | None, 
     if not more and last < known:
         return f"row {last + 1} is missing, and all after it: there were {known}"
     return ""
-
-
-async def _known(write: Callable[[], Awaitable[list[RunId]]]) -> list[RunId]:
-    """The result of an operation that may be repeated when its answer was lost: then it does the rest."""
-    for tried in range(1, _TRIES + 1):
-        try:
-            return await write()
-        except OutcomeUnknown:
-            if tried == _TRIES:
-                raise
-    raise AssertionError  # not reached
 
 
 def _said(where: RunFilter) -> dict[str, object]:

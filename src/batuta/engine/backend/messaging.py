@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from batuta.authoring.backend import Answer, ClientMessage, RunRef
 from batuta.authoring.definitions import Workflow
+from batuta.engine.backend.batching import until_known
 from batuta.engine.backend.caller_transaction import CallerSignal
 from batuta.engine.backend.follow_chain import last_of_chain
 from batuta.engine.forks.dry_run import in_callbacks
@@ -23,7 +24,7 @@ from batuta.engine.run.query_state import (
     later_pages,
 )
 from batuta.engine.worker.waiters import Waiters
-from batuta.errors import InvalidInput, OutcomeUnknown, QueryFailed, RunClosed, UnknownQuery, told
+from batuta.errors import InvalidInput, QueryFailed, RunClosed, UnknownQuery, told
 from batuta.ids import RunId
 from batuta.journal.codec_envelope import refuse_coded
 from batuta.journal.failures import Failure
@@ -32,9 +33,6 @@ from batuta.journal.records import Message, MessageKind, Output, Run, StoredRun,
 from batuta.journal.states import CLOSED, PARKED, RunState
 from batuta.journal.store import Store
 from batuta.serde import decode_stored
-
-_TRIES = 3
-"""How often a message is sent again if its outcome is unknown: its id makes that harmless."""
 
 _PATIENCE = 10.0
 """Seconds that a query waits for a run to read what cannot be read for it."""
@@ -64,13 +62,8 @@ class Messenger:
         await self._send(ref.run_id, as_message(MessageKind.SIGNAL, client_message))
 
     async def _send(self, run_id: RunId, message: Message) -> bool:
-        for tried in range(1, _TRIES + 1):
-            try:
-                return await self._store.send(run_id, message)
-            except OutcomeUnknown:
-                if tried == _TRIES:
-                    raise
-        raise AssertionError  # not reached
+        """Its id makes it harmless to send it again."""
+        return await until_known(lambda: self._store.send(run_id, message))
 
     async def update(self, ref: RunRef, client_message: ClientMessage) -> Answer:
         """Once it is called the request is sent, also for a caller who waits no longer."""
