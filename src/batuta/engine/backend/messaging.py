@@ -12,7 +12,7 @@ from msgspec import Raw
 from batuta.authoring.backend import Answer, ClientMessage, RunRef
 from batuta.authoring.definitions import Workflow
 from batuta.engine.backend.batching import until_known
-from batuta.engine.backend.caller_transaction import CallerSignal
+from batuta.engine.backend.caller_transaction import ReadyWrite
 from batuta.engine.backend.follow_chain import last_of_chain
 from batuta.engine.forks.dry_run import in_callbacks
 from batuta.engine.run.query_state import (
@@ -54,9 +54,15 @@ class Messenger:
 
     # -- signals and updates
 
-    async def enter_signal(self, transaction: object, ref: RunRef, client_message: ClientMessage) -> CallerSignal:
+    async def enter_signal(self, transaction: object, ref: RunRef, client_message: ClientMessage) -> ReadyWrite:
         caller = await self._store.enter(transaction, [])
-        return CallerSignal(caller, ref, as_message(MessageKind.SIGNAL, client_message))
+        message = as_message(MessageKind.SIGNAL, client_message)
+
+        async def write() -> list[RunRef]:
+            await caller.send(ref.run_id, ref.id, message)
+            return []
+
+        return ReadyWrite(caller, write)
 
     async def signal(self, ref: RunRef, client_message: ClientMessage) -> None:
         await self._send(ref.run_id, as_message(MessageKind.SIGNAL, client_message))

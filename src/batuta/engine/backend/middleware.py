@@ -13,7 +13,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import TRACE, AroundStart, Middleware, Sent
 from batuta.clock import Clock
 from batuta.engine.backend.actor import Actor
-from batuta.engine.backend.caller_transaction import CallerSignal, CallerStarts
+from batuta.engine.backend.caller_transaction import ReadyWrite
 from batuta.engine.backend.messaging import Messenger
 from batuta.engine.backend.native import NativeBackend
 from batuta.engine.worker.middleware import MiddlewareStack, as_start, chained
@@ -44,7 +44,7 @@ class MiddlewareMessenger(Messenger):
         message = Sent("signal", client_message.name, ref.id, {})
         await self._with(message, client_message, partial(Messenger.signal, self, ref, client_message))
 
-    async def enter_signal(self, transaction: object, ref: RunRef, client_message: ClientMessage) -> CallerSignal:
+    async def enter_signal(self, transaction: object, ref: RunRef, client_message: ClientMessage) -> ReadyWrite:
         message = Sent("signal", client_message.name, ref.id, {})
         return await self._with(
             message, client_message, partial(Messenger.enter_signal, self, transaction, ref, client_message)
@@ -98,7 +98,7 @@ class MiddlewareBackend(NativeBackend):
 
     def enter(
         self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
-    ) -> Coroutine[Any, Any, CallerStarts]:
+    ) -> Coroutine[Any, Any, ReadyWrite]:
         every = [*requests] if after is None else [*requests, after]
         return self._through(every, NativeBackend.enter, transaction, requests, after)
 

@@ -30,7 +30,7 @@ from batuta.engine.backend.access.partners import NativePartners
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import Starter, start_all, until_known
 from batuta.engine.backend.bulk_operations import BulkOperations
-from batuta.engine.backend.caller_transaction import CallerStarts
+from batuta.engine.backend.caller_transaction import ReadyWrite
 from batuta.engine.backend.dead_letters import NativeDeadLetters
 from batuta.engine.backend.enqueue import JobRuns, job_run, last_run, needs_clock
 from batuta.engine.backend.external_completion import ExternalCompletions
@@ -143,7 +143,7 @@ class NativeBackend:
 
     def enter(
         self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
-    ) -> Coroutine[Any, Any, CallerStarts]:
+    ) -> Coroutine[Any, Any, ReadyWrite]:
         if self._guard.awake:
             return self._guard.let_in(_every(requests, after), partial(self._enter, transaction, requests, after))
         return self._enter(transaction, requests, after)
@@ -208,30 +208,43 @@ class NativeBackend:
         failpoint("enqueue.before")
         outcomes = await until_known(lambda: start_all(self._store, runs, last))
         failpoint("enqueue.after")
-        asked = runs if last is None else [*runs, last]
-        return [
-            await self._ref_of(place, new, outcome)
-            for place, (new, outcome) in enumerate(zip(asked, outcomes, strict=True))
-        ]
+        return await self._refs_of(_every(runs, last), outcomes)
 
-    async def _ref_of(self, place: int, new: NewRun, outcome: StartOutcome, start_of: StartOf | None = None) -> RunRef:
-        """Raises what became of one of a batch, if that is an error."""
-        try:
-            return await self._started(new, _outcome(outcome), start_of)
-        except BatutaError as error:
-            error.add_note(f"this error is about call {place} of the batch; the others may have been enqueued")
-            raise
+    async def _refs_of(
+        self, runs: Sequence[NewRun], outcomes: Sequence[StartOutcome], start_of: StartOf | None = None
+    ) -> list[RunRef]:
+        """The runs of a batch. Raises what became of the first that has none."""
+        refs: list[RunRef] = []
+        for place, (new, outcome) in enumerate(zip(runs, outcomes, strict=True)):
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                refs.append(await self._started(new, outcome, start_of))
+            except BatutaError as error:
+                error.add_note(f"this error is about call {place} of the batch; the others may have been enqueued")
+                raise
+        return refs
 
     async def _enter(
         self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
-    ) -> CallerStarts:
+    ) -> ReadyWrite:
         now = await self._now_for([one for one in _every(requests, after) if isinstance(one, JobRequest)])
         runs = [job_run(one, now) if isinstance(one, JobRequest) else unowned_run(one) for one in requests]
         last = None if after is None else last_run(after, len(runs), now)
         if last is not None and not runs:
             runs, last = [last], None
         messages = [_start_signal(one) if isinstance(one, StartRequest) else None for one in requests]
-        return CallerStarts(await self._store.enter(transaction, runs), runs, last, self._ref_of, messages)
+        caller = await self._store.enter(transaction, runs)
+
+        async def write() -> list[RunRef]:
+            outcomes = await caller.start_many(runs, last) if runs else []
+            refs = await self._refs_of(_every(runs, last), outcomes, caller.start_of)
+            for ref, message in zip(refs, messages, strict=False):
+                if message is not None:
+                    await caller.send(ref.run_id, ref.id, message)
+            return refs
+
+        return ReadyWrite(caller, write)
 
     def borrow(self, connection: object) -> Borrowed:
         return self._store.borrow(connection)
@@ -333,9 +346,3 @@ def _start_signal(request: StartRequest) -> Message | None:
         return None
     request.signal.headers = traced(request.headers)
     return as_message(MessageKind.SIGNAL, request.signal)
-
-
-def _outcome(outcome: StartOutcome) -> tuple[Run, bool]:
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from batuta.authoring.backend import RunRef
 from batuta.clock import Clock
 from batuta.engine.activities.publisher import Publisher
 from batuta.engine.backend.actor import Actor
-from batuta.engine.backend.caller_transaction import CallerPublish
+from batuta.engine.backend.caller_transaction import ReadyWrite
 from batuta.journal.audit import Act, Verb
 from batuta.journal.bus.messages import BusStore, NewMessage
 from batuta.journal.records import Hint
@@ -33,8 +34,14 @@ class NativeBus:
     async def publish(self, messages: Sequence[NewMessage]) -> None:
         await self._publisher.publish(messages)
 
-    async def enter(self, transaction: object, messages: Sequence[NewMessage]) -> CallerPublish:
-        return CallerPublish(await self._all.enter(transaction, []), messages)
+    async def enter(self, transaction: object, messages: Sequence[NewMessage]) -> ReadyWrite:
+        caller = await self._all.enter(transaction, [])
+
+        async def write() -> list[RunRef]:
+            await caller.publish(messages)
+            return []
+
+        return ReadyWrite(caller, write)
 
     def act(self, verb: Verb, reason: str) -> Act:
         return self._actor.act(verb, reason)
