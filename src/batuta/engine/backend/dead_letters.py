@@ -16,6 +16,7 @@ from batuta.authoring.client.dead_letters import Mode, Named, Reprocess, Reproce
 from batuta.authoring.client.forks import Edits
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.jobs import Job
+from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import until_known
 from batuta.engine.forks.dry_run import dry_run
 from batuta.engine.forks.plan import journal_of, plan, plan_restart, plan_retry
@@ -44,16 +45,16 @@ _LISTED = 1_000
 
 
 class NativeDeadLetters:
-    """Implements `authoring.client.dead_letters.DeadLetterService` on a store. `act` says who acts; `code_here` has the
-    code of workers in this process."""
+    """Implements `authoring.client.dead_letters.DeadLetterService` on a store. `code_here` has the code of workers in
+    this process."""
 
     def __init__(
         self,
         store: Store,
-        act: Callable[[Verb, str, dict[str, Any]], Act],
+        actor: Actor,
         code_here: Callable[[str], Workflow[..., Any] | None],
     ) -> None:
-        self._store, self._act, self._code_here = store, act, code_here
+        self._store, self._actor, self._code_here = store, actor, code_here
 
     # -- looking
 
@@ -99,7 +100,7 @@ class NativeDeadLetters:
     # -- discarding
 
     async def discard(self, which: Named, reason: str, *, dry_run: bool) -> int:
-        act = self._act(Verb.DISCARD, reason, _said(which))
+        act = self._actor.act(Verb.DISCARD, reason, detail=_said(which))
         count = 0
         async for letters in self._batches(which, _BATCH):
             if dry_run or not letters:
@@ -118,7 +119,7 @@ class NativeDeadLetters:
             done.matched = await self.count(which)
             return done
         detail = {"mode": how.mode.value, "input": how.input is not None}
-        act = self._act(Verb.REPROCESS, how.reason, detail | _said(which))
+        act = self._actor.act(Verb.REPROCESS, how.reason, detail=detail | _said(which))
         async for letters in self._batches(which, pace.batch):
             if not dry_run and letters:
                 await pace.wait(done.matched)

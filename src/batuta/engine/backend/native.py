@@ -63,7 +63,6 @@ from batuta.errors import (
 )
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
-from batuta.journal.audit import Act, Verb
 from batuta.journal.entries import Body
 from batuta.journal.records import (
     IfExists,
@@ -101,7 +100,7 @@ class NativeBackend:
         self._starter = Starter(store)
         self._start_of = start_in(store)
         closes = OutsideCloses(store, [one for one in self._middleware if listens(one)])
-        forking = ForkOperations(store, self._act, self._code_here, closes)
+        forking = ForkOperations(store, self.actor, self._code_here, closes)
         self.runs = NativeRuns(store, self.actor, self._waiters, forking, lambda: self.home, closes)
         self.messages = Messenger(store, self._waiters, self._code_here)
         self.completions = ExternalCompletions(store)
@@ -109,7 +108,7 @@ class NativeBackend:
         self.workers = NativeWorkers(store)
         self.schedules = NativeSchedules(store, unowned_run, self.actor)
         self.bulk = BulkOperations(store, self.actor, forking, self.runs.retry, closes)
-        self.dead_letters = NativeDeadLetters(store, self._act, self._code_here)
+        self.dead_letters = NativeDeadLetters(store, self.actor, self._code_here)
         self.retention = NativeRetention(store, self.actor)
         self._guard = Guard(store, self._clock.monotonic)
         self.quotas = NativeQuotas(store, self.actor, self._guard)
@@ -329,9 +328,6 @@ class NativeBackend:
 
     def _code_here(self, code: str) -> Workflow[..., Any] | None:
         return next((worker.code[code] for worker in self._workers if code in worker.code), None)
-
-    def _act(self, verb: Verb, reason: str = "", detail: dict[str, Any] | None = None) -> Act:
-        return self.actor.act(verb, reason, detail=detail)
 
 
 _RETURN, _NOT_OWNED = IfExists.RETURN, (IfExists.RESTART, IfExists.RENEW)

@@ -10,6 +10,7 @@ from batuta.authoring.backend import Code, RunRef
 from batuta.authoring.client.forks import NO_EDITS, Edits
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.jobs import Job
+from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import until_known
 from batuta.engine.backend.follow_chain import last_of_chain
 from batuta.engine.forks.dry_run import dry_run
@@ -36,23 +37,24 @@ _PAUSE = 0.05
 
 
 class ForkOperations:
-    """Retries, resets and forks. `act` names the operator; `code_here` has the code of workers in this process."""
+    """Retries, resets and forks. `code_here` has the code of workers in this process."""
 
     def __init__(
         self,
         store: Store,
-        act: Callable[[Verb, str, dict[str, Any]], Act],
+        actor: Actor,
         code_here: Callable[[str], Workflow[..., Any] | None],
         closes: OutsideCloses,
     ) -> None:
-        self._store, self._act, self._code_here, self._closes = store, act, code_here, closes
+        self._store, self._actor, self._code_here, self._closes = store, actor, code_here, closes
 
     async def retry(self, run: Run, reason: str, detail: dict[str, Any] | None = None) -> Run:
         """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
         letter = await find_letter(self._store, run.run_id)
         fork = await plan_retry(self._store, run, letter=letter, reason=reason, code=self._code_here)
         await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
-        return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep} | (detail or {})))
+        act = self._actor.act(Verb.RETRY, reason, detail={"at": fork.keep} | (detail or {}))
+        return await self._carry_out(fork, act)
 
     async def reset(
         self, run_id: RunId, to: int, edits: Edits, code: Code | None, reason: str, detail: dict[str, Any] | None = None
@@ -65,11 +67,12 @@ class ForkOperations:
                 run = await last_of_chain(self._store, run_id)
                 fork = await self._plan_reset(run, to, edits, code, reason, check=not tried)
                 try:
-                    return await self._carry_out(fork, self._act(Verb.RESET, reason, _said(to, edits) | (detail or {})))
+                    act = self._actor.act(Verb.RESET, reason, detail=_said(to, edits) | (detail or {}))
+                    return await self._carry_out(fork, act)
                 except RunMoved:
                     if tried == _SWIFT:
                         held = run.state is not RunState.PAUSED  # also if it is never known whether that worked
-                        act = self._act(Verb.PAUSE, "to be reset", {})
+                        act = self._actor.act(Verb.PAUSE, "to be reset", detail={})
                         held = bool(await self._store.pause_runs([run.run_id], act))
                     await asyncio.sleep(0 if tried < _SWIFT else _PAUSE)
             raise RunMoved(str(run_id), "moves on faster than it can be reset")
@@ -93,7 +96,8 @@ class ForkOperations:
     async def _let_go(self, run_id: RunId) -> None:
         """Only this call knows that it is held. By now another run of its chain may be the one."""
         run = await last_of_chain(self._store, run_id)
-        await self._store.resume_runs([run.run_id], self._act(Verb.RESUME, "it could not be reset", {}))
+        act = self._actor.act(Verb.RESUME, "it could not be reset", detail={})
+        await self._store.resume_runs([run.run_id], act)
 
     async def fork(
         self,
@@ -111,7 +115,8 @@ class ForkOperations:
         point = edited_at(run, entries, edits) if at is None else at
         fork = await plan(self._store, run, entries, point, id=id, edits=edits, reason=reason)
         await self._check_code(run, fork, entries, code, edits)
-        return await self._carry_out(fork, self._act(Verb.FORK, reason, _said(point, edits) | (detail or {})))
+        act = self._actor.act(Verb.FORK, reason, detail=_said(point, edits) | (detail or {}))
+        return await self._carry_out(fork, act)
 
     async def _carry_out(self, fork: Fork, act: Act) -> Run:
         """Write it, and again when it is not known whether that worked. Raises what stands in the way."""

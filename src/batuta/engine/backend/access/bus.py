@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from batuta.authoring.backend import RunRef
@@ -10,9 +10,8 @@ from batuta.clock import Clock
 from batuta.engine.activities.publisher import Publisher
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.caller_transaction import ReadyWrite
-from batuta.journal.audit import Act, Verb
+from batuta.journal.audit import Verb
 from batuta.journal.bus.messages import BusStore, NewMessage
-from batuta.journal.records import Hint
 from batuta.journal.store import Store
 
 
@@ -22,11 +21,10 @@ class NativeBus:
     def __init__(self, store: Store, actor: Actor, clock: Clock) -> None:
         self.store: BusStore = store
         self.namespace, self.poll_seconds = store.namespace, store.poll_seconds
-        self._all, self._actor, self._clock = store, actor, clock
+        self.listen = store.listen
+        self.act = actor.act
+        self._all, self._clock = store, clock
         self._publisher = Publisher(store)
-
-    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
-        return self._all.listen(callback)
 
     async def now(self) -> int:
         return self._clock.now()
@@ -43,8 +41,5 @@ class NativeBus:
 
         return ReadyWrite(caller, write)
 
-    def act(self, verb: Verb, reason: str) -> Act:
-        return self._actor.act(verb, reason)
-
     async def note(self, target: str, verb: Verb, after: Any = None) -> None:
-        await self._all.note_act(target, self._actor.act(verb, after=after))
+        await self._all.note_act(target, self.act(verb, after=after))

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from batuta.authoring.backend import StartRequest
-from batuta.authoring.client.schedules import Schedule
 from batuta.clock import SECOND
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import Batches, until_known
 from batuta.engine.backend.quotas import Guard
 from batuta.engine.backend.schedule_api import NativeSchedules
 from batuta.engine.backend.starts import unowned_run
-from batuta.journal.audit import Act, Verb
 from batuta.journal.flows.records import Accepted, NewEvent
 from batuta.journal.records import NewRun
-from batuta.journal.schedules import ScheduleRow
 from batuta.journal.store import Store
 
 
@@ -53,27 +49,13 @@ class NativeFlows:
     """Implements `authoring.client.flows.FlowService` on a store."""
 
     def __init__(self, store: Store, actor: Actor, guard: Guard, schedules: NativeSchedules) -> None:
-        self._store, self._actor, self._guard, self._schedules = store, actor, guard, schedules
+        self.namespace = store.namespace
+        self.store = self.documents = store
+        self.now = store.now
+        self.act = actor.act
+        self.schedule_row = schedules.new_row
+        self._guard = guard
         self._events = _Events(store)
-
-    @property
-    def namespace(self) -> str:
-        return self._store.namespace
-
-    @property
-    def store(self) -> Store:
-        return self._store
-
-    documents = store
-
-    def act(self, verb: Verb, reason: str = "", *, before: Any = None, after: Any = None) -> Act:
-        return self._actor.act(verb, reason, before=before, after=after)
-
-    async def now(self) -> int:
-        return await self._store.now()
-
-    async def schedule_row(self, schedule: Schedule) -> ScheduleRow:
-        return await self._schedules.new_row(schedule)
 
     def new_run(self, request: StartRequest, *, debounce: str = "", debounce_limit: float = 0.0) -> NewRun:
         new = unowned_run(request)

@@ -18,16 +18,8 @@ class NativeNamespace:
 
     def __init__(self, store: Store, actor: Actor) -> None:
         self._store, self._actor = store, actor
-
-    @property
-    def name(self) -> str:
-        return self._store.namespace
-
-    @property
-    def requests(self) -> Store:
-        return self._store
-
-    documents = requests
+        self.name = store.namespace
+        self.requests = self.documents = store
 
     async def check(self) -> None:
         await self._store.now()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from batuta.engine.backend.actor import Actor
-from batuta.journal.audit import Act, Verb
 from batuta.journal.resilience.partners import PartnerStore
 from batuta.journal.store import Store
 
@@ -16,7 +14,5 @@ class NativePartners:
 
     def __init__(self, store: Store, actor: Actor, monotonic: Callable[[], float]) -> None:
         self.store: PartnerStore = store
-        self.namespace, self.monotonic, self._actor = store.namespace, monotonic, actor
-
-    def act(self, verb: Verb, reason: str, *, before: Any = None, after: Any = None) -> Act:
-        return self._actor.act(verb, reason, before=before, after=after)
+        self.namespace, self.monotonic = store.namespace, monotonic
+        self.act = actor.act
