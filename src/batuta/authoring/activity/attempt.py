@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # `import batuta` is everybody's, and it has no store
 T = TypeVar("T")
 
 
-class ActivityInfo(Struct, frozen=True, kw_only=True):
-    """Which call of which activity this is."""
+class CallFacts(Struct, frozen=True, kw_only=True):
+    """Which call of which activity an attempt is of."""
 
     key: str
     """The same over retries, crashes and a retry from the failed step: pass it on as the idempotency key."""
@@ -38,11 +38,8 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     namespace: str
     ref: AttemptRef
     """The attempt that `token` names."""
-    ask: Callable[[], bytes]
-    """The secret of `token`. From the first time that it is asked for, the attempt can be completed from outside."""
     last_details: str | None = None
     """JSON of the last heartbeat's details."""
-    is_lost: Callable[[], bool]
     trace: str = ""
     """The W3C `traceparent` that its run was started with."""
     trace_id: str = ""
@@ -51,6 +48,14 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     """Headers of its run."""
     slot: datetime | None = None
     """The time that a schedule began its run, or this job, for; None when no schedule did."""
+
+
+class ActivityInfo(CallFacts, frozen=True, kw_only=True):
+    """Which call of which activity this is."""
+
+    ask: Callable[[], bytes]
+    """The secret of `token`. From the first time that it is asked for, the attempt can be completed from outside."""
+    is_lost: Callable[[], bool]
 
     @property
     def token(self) -> str:

@@ -63,7 +63,6 @@ class CallServices(Protocol):
     def heartbeat(self, call: Call, details: Any) -> None: ...
     def checkpoint(self, call: Call, state: Any) -> Future[None]: ...
     def progress(self, call: Call, value: Any) -> None: ...
-    def batch(self, call: Call) -> Future[BatchInfo]: ...
     def token(self, call: Call) -> bytes: ...
 
     publisher: Publisher
@@ -318,7 +317,7 @@ class Call(Struct, eq=False):
         self.run.executor.progress(self, value)
 
     def batch(self) -> Future[BatchInfo]:
-        return self.run.executor.batch(self)
+        return self.run.batch(self.run.executor.loop)
 
     def publish(self, draft: Draft) -> Future[str]:
         transactional = self.activity.execution_mode is ExecutionMode.STORE

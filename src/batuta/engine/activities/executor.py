@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from msgspec import UNSET, Raw, UnsetType, json
 
-from batuta.authoring.activity.attempt import BatchInfo, CompleteLater
+from batuta.authoring.activity.attempt import CompleteLater
 from batuta.authoring.activity.transactional import Transaction
 from batuta.authoring.definitions import Activity, ExecutionMode
 from batuta.authoring.failures.conversion import answerable, to_failure
@@ -126,9 +126,6 @@ class Executor:
 
     def progress(self, call: Call, value: Any) -> None:
         self.beats.progress(call, value)
-
-    def batch(self, call: Call) -> Future[BatchInfo]:
-        return call.run.batch(self.loop)
 
     def token(self, call: Call) -> bytes:
         return self.outside.ask(call)

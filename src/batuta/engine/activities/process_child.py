@@ -11,22 +11,19 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import datetime
 from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-from msgspec import Raw, Struct, json, structs
+from msgspec import Raw, json, structs
 
-from batuta.authoring.activity.attempt import ActivityInfo, BatchInfo, CompleteLater, current_activity
-from batuta.authoring.activity.tokens import AttemptRef
+from batuta.authoring.activity.attempt import ActivityInfo, BatchInfo, CallFacts, CompleteLater, current_activity
 from batuta.authoring.client.messages import Draft
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures.conversion import answerable, to_exception, to_failure
 from batuta.clock import SystemClock
 from batuta.errors import InvalidInput, WorkerError
-from batuta.ids import RunId
 from batuta.journal.failures import Failure
 from batuta.serde import Codec, encode
 
@@ -39,28 +36,19 @@ BEAT, PROGRESS, SAVE, BATCH, PUBLISH, TOKEN = b"~", b"%", b"!", b"#", b"@", b"&"
 _LOOK_SECONDS = 1.0
 
 
-class Request(Struct, kw_only=True):
+class Request(CallFacts, frozen=True, kw_only=True):
     """One attempt, to be executed."""
 
     module: str
     function: str
-    name: str
     arguments: Raw
     limit: int
-    key: str
-    attempt: int
-    run_id: RunId
-    id: str
-    seq: int
-    started_at: datetime
-    namespace: str
-    ref: AttemptRef
-    last_details: str | None
-    trace: str = ""
-    trace_id: str = ""
-    headers: dict[str, str] = {}
-    slot: datetime | None = None
     time_left: float | None = None
+
+
+def facts_of(one: CallFacts) -> dict[str, Any]:
+    """The facts that the worker and the process share."""
+    return {name: getattr(one, name) for name in CallFacts.__struct_fields__}
 
 
 class ChildAttempt:
@@ -75,25 +63,8 @@ class ChildAttempt:
         return None if left is None else max(0.0, left - (SystemClock.monotonic() - self._began))
 
     def info(self) -> ActivityInfo:
-        asked = self._request
-        return ActivityInfo(
-            key=asked.key,
-            name=asked.name,
-            attempt=asked.attempt,
-            run_id=asked.run_id,
-            id=asked.id,
-            seq=asked.seq,
-            started_at=asked.started_at,
-            namespace=asked.namespace,
-            ref=asked.ref,
-            ask=self._ask,
-            last_details=self._details,
-            is_lost=bool,  # never: a process whose attempt is lost is killed
-            trace=asked.trace,
-            trace_id=asked.trace_id,
-            headers=asked.headers,
-            slot=asked.slot,
-        )
+        facts = facts_of(self._request) | {"last_details": self._details}
+        return ActivityInfo(**facts, ask=self._ask, is_lost=bool)  # never: a process whose attempt is lost is killed
 
     def _ask(self) -> bytes:
         return json.decode(self._pipe.ask(TOKEN), type=bytes)

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -36,9 +35,10 @@ from batuta.engine.activities.process_child import (
     SAVE,
     TOKEN,
     Request,
+    facts_of,
     serve,
 )
-from batuta.engine.activities.threads import DaemonExecutor
+from batuta.engine.activities.threads import DaemonExecutor, wait_for_permission
 from batuta.errors import ProcessDied
 from batuta.journal.failures import Failure
 
@@ -155,12 +155,7 @@ class Processes:
     # -- in a thread
 
     def _execute(self, call: Call, limit: int) -> bytes:
-        while not self._may_act():
-            if call.over:
-                raise asyncio.CancelledError
-            time.sleep(0.05)
-        if call.over:
-            raise asyncio.CancelledError
+        wait_for_permission(call, self._may_act)
         request = json.encode(_request(call, limit))
         child = self._take(call)
         try:
@@ -236,26 +231,13 @@ class Processes:
 
 
 def _request(call: Call, limit: int) -> Request:
-    info, fn = call.info(), call.activity.fn
+    fn = call.activity.fn
     return Request(
+        **facts_of(call.info()),
         module=fn.__module__,
         function=fn.__qualname__,
-        name=info.name,
         arguments=Raw(call.pending.data),
         limit=limit,
-        key=info.key,
-        attempt=info.attempt,
-        run_id=info.run_id,
-        id=info.id,
-        seq=info.seq,
-        started_at=info.started_at,
-        namespace=info.namespace,
-        ref=info.ref,
-        last_details=info.last_details,
-        trace=info.trace,
-        trace_id=info.trace_id,
-        headers=dict(info.headers),
-        slot=info.slot,
         time_left=call.time_left(),
     )
 

@@ -33,12 +33,7 @@ def in_thread(
 
     `fn` and `context` are given where there is middleware around it.
     """
-    while not may_act():
-        if call.over:
-            raise asyncio.CancelledError
-        time.sleep(0.05)
-    if call.over:  # it waited for a thread or in middleware, and its result is not wanted any more
-        raise asyncio.CancelledError
+    wait_for_permission(call, may_act)
     call.check_gates()
     if context is None:
         context = contextvars.Context()
@@ -47,6 +42,15 @@ def in_thread(
         return context.run(fn or call.activity.fn, *args, **kwargs)
     except StopIteration as error:  # no future takes it: the attempt would never come to an end
         raise RuntimeError(f"activity {call.pending.name!r} raised StopIteration") from error
+
+
+def wait_for_permission(call: Call, may_act: Callable[[], bool]) -> None:
+    """Wait until effects may go out. Raises CancelledError when the result of the call is not wanted any more."""
+    while not call.over:
+        if may_act():
+            return
+        time.sleep(0.05)
+    raise asyncio.CancelledError
 
 
 async def ended(thread: threading.Thread) -> None:
