@@ -69,9 +69,7 @@ class Check:
         """The workflows that it defines, at its top level or inside functions, and those that it imports from beside
         it."""
         yield from self._defined_in(module, module.tree, ())
-        for name in module.assigned:
-            yield from self._as_workflow(self.names.resolve(ast.Name(name, ast.Load()), module))
-        for name in module.imports:
+        for name in (*module.assigned, *module.imports):
             yield from self._as_workflow(self.names.resolve(ast.Name(name, ast.Load()), module))
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in module.imports:
@@ -100,8 +98,7 @@ class Check:
     # -- rules
 
     def _check(self, function: Function, module: Module, scopes: Sequence[Scope], where: str) -> None:
-        code = Code(self.names, module)
-        code.scopes += scopes
+        code = Code(self.names, module, scopes)
 
         def report(node: ast.AST, rule: str, what: str) -> None:
             self._report(module, node, rule, what, where)
@@ -130,19 +127,32 @@ class Check:
         self.steps += 1
         if not isinstance(found.node, Function):
             return
-        code = Code(self.names, found.module)
-        code.scopes += scopes
+        code = Code(self.names, found.module, scopes)
         where = f"{found.kind} {found.name}"
         check_activity(code, found.node, lambda node, rule, what: self._report(found.module, node, rule, what, where))
 
     def _report(self, module: Module, node: ast.AST, rule: str, what: str, where: str) -> None:
         if module.ignores(node, rule):
             return
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-        self._add(Finding(file=shown_path(module.path), line=line, column=column, code=rule, what=what, where=where))
+        self._add(finding_at(node, module, rule, what, where))
 
     def _add(self, finding: Finding) -> None:
         self._found.setdefault((finding.file, finding.line, finding.column, finding.code), finding)
+
+
+def finding_at(
+    node: ast.AST, module: Module, rule: str, what: str, where: str = "", details: Sequence[str] = ()
+) -> Finding:
+    """A finding about a piece of a module's code."""
+    return Finding(
+        file=shown_path(module.path),
+        line=getattr(node, "lineno", 1),
+        column=getattr(node, "col_offset", 0) + 1,
+        code=rule,
+        what=what,
+        where=where,
+        details=tuple(details),
+    )
 
 
 def shown_path(path: Path) -> str:

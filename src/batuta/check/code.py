@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from batuta.check.forbidden_names import rule_for
 from batuta.check.name_resolution import STEPS, Definition, Found, Kind, Names, Outside, Scope, is_task, ours
@@ -30,12 +30,17 @@ MUTATORS = frozenset(
 class Code:
     """A module, and the functions around the place that is looked at, the innermost last."""
 
-    def __init__(self, names: Names, module: Module) -> None:
+    def __init__(self, names: Names, module: Module, scopes: Iterable[Scope] = ()) -> None:
         self.names, self.module = names, module
-        self.scopes: list[Scope] = []
+        self.scopes = list(scopes)
 
     def resolve(self, node: ast.AST) -> Found:
         return self.names.resolve(node, self.module, self.scopes)
+
+    def definition(self, node: ast.AST, *kinds: Kind) -> Definition | None:
+        """What a name stands for, if that is of the user's and of one of these kinds."""
+        found = self.resolve(node)
+        return found if isinstance(found, Definition) and found.kind in kinds else None
 
     def outside(self, node: ast.AST) -> str:
         """The full name of something outside, or ""."""
@@ -53,10 +58,7 @@ class Code:
             if isinstance(found, Definition):
                 break
             node = node.value
-        found = self.resolve(node)
-        if isinstance(found, Definition) and found.kind in (Kind.VALUE, Kind.CLASS):
-            return found
-        return None
+        return self.definition(node, Kind.VALUE, Kind.CLASS)
 
     def makes_awaitable(self, call: ast.Call) -> bool:
         """Whether it is a call that does nothing unless it is awaited."""
@@ -69,13 +71,11 @@ class Code:
             node = found.node
             return isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list and not _yields(node)
         if isinstance(call.func, ast.Attribute) and call.func.attr == "wait":
-            base = self.resolve(call.func.value)
-            return isinstance(base, Definition) and base.kind is Kind.SIGNAL
+            return self.definition(call.func.value, Kind.SIGNAL) is not None
         return False
 
     def is_step(self, call: ast.Call) -> bool:
-        found = self.resolve(call.func)
-        return isinstance(found, Definition) and found.kind in (*STEPS, Kind.WORKFLOW)
+        return self.definition(call.func, *STEPS, Kind.WORKFLOW) is not None
 
     # -- the origin of a value
 
@@ -91,26 +91,30 @@ class Code:
             case ast.Name(id=name):
                 return self._maker_of_name(name, left - 1)
             case ast.Attribute():
-                found = self.resolve(node)
-                return self._maker_of_global(found) if isinstance(found, Definition) else ""
+                return self._maker_of_global(node)
             case _:
                 return ""
 
     def _maker_of_name(self, name: str, left: int) -> str:
-        for scope in reversed(self.scopes):
-            if name in scope.annotations:
-                return self.outside(scope.annotations[name])
-            if name in scope.values:
-                return next((made for value in scope.values[name] if (made := self.maker(value, left))), "")
-            if name in scope.local:
-                return ""
-        found = self.resolve(ast.Name(id=name, ctx=ast.Load()))
-        return self._maker_of_global(found) if isinstance(found, Definition) else ""
+        scope = self._scope_of(name)
+        if scope is None:
+            return self._maker_of_global(ast.Name(id=name, ctx=ast.Load()))
+        if name in scope.annotations:
+            return self.outside(scope.annotations[name])
+        return next((made for value in scope.values.get(name, ()) if (made := self.maker(value, left))), "")
 
-    def _maker_of_global(self, found: Definition) -> str:
-        if found.kind is Kind.VALUE and isinstance(found.node, ast.Call):
+    def _maker_of_global(self, node: ast.AST) -> str:
+        found = self.definition(node, Kind.VALUE)
+        if found is not None and isinstance(found.node, ast.Call):
             return Code(self.names, found.module).outside(found.node.func)
         return ""
+
+    def _scope_of(self, name: str) -> Scope | None:
+        """The innermost function around that has a variable of this name."""
+        for scope in reversed(self.scopes):
+            if name in scope.local or name in scope.values or name in scope.annotations:
+                return scope
+        return None
 
     def of_the_machine(self, node: ast.AST) -> ast.AST | None:
         """The part of an expression that asks the clock, chance or the environment, outside of lambdas."""
@@ -144,22 +148,22 @@ class Code:
             case ast.Name(id=name):
                 return name in assumed or self._is_set_name(name, assumed | {name})
             case ast.Attribute():
-                return self._is_set_value(self.resolve(node), assumed)
+                return self._is_set_value(node, assumed)
             case _:
                 return False
 
     def _is_set_name(self, name: str, assumed: frozenset[str]) -> bool:
-        for scope in reversed(self.scopes):
-            if name in scope.annotations:
-                return self.is_set_type(scope.annotations[name])
-            if name in scope.values:
-                return name not in scope.of_tasks and all(self.is_set(value, assumed) for value in scope.values[name])
-            if name in scope.local:
-                return False
-        return self._is_set_value(self.resolve(ast.Name(id=name, ctx=ast.Load())), assumed)
+        scope = self._scope_of(name)
+        if scope is None:
+            return self._is_set_value(ast.Name(id=name, ctx=ast.Load()), assumed)
+        if name in scope.annotations:
+            return self.is_set_type(scope.annotations[name])
+        values = scope.values.get(name, ())
+        return name not in scope.of_tasks and bool(values) and all(self.is_set(value, assumed) for value in values)
 
-    def _is_set_value(self, found: Found, assumed: frozenset[str]) -> bool:
-        if not isinstance(found, Definition) or found.kind is not Kind.VALUE or not isinstance(found.node, ast.expr):
+    def _is_set_value(self, node: ast.AST, assumed: frozenset[str]) -> bool:
+        found = self.definition(node, Kind.VALUE)
+        if found is None or not isinstance(found.node, ast.expr):
             return False
         key = f"{found.module.name}:{found.name}"
         inner = frozenset(name for name in assumed if ":" in name) | {key}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 
 _TIME = (
     "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns thread_time "
@@ -84,6 +85,17 @@ _MODULES = (
 )
 """Everything in these."""
 
+_RIGHT_WITH: dict[str, tuple[float, str]] = {
+    "time.gmtime": (1, "W101"),
+    "time.strftime": (2, "W101"),
+    "datetime.datetime.fromtimestamp": (2, "W101"),
+    "datetime.date.fromtimestamp": (2, "W101"),
+    "random.Random": (1, "W102"),
+    "asyncio.Future": (math.inf, "W305"),
+    "asyncio.Task": (math.inf, "W305"),
+}
+"""Calls that break a rule unless they have that many arguments."""
+
 _BLOCKING_MODULES = tuple(
     "requests urllib.request urllib3 http.client smtplib ftplib psycopg2 pymysql subprocess".split()
 )
@@ -134,18 +146,10 @@ def rule_for(name: str, call: ast.Call | None) -> str | None:
 
 def _with_arguments(name: str, call: ast.Call | None) -> str | None:
     """Calls that are right with arguments, and wrong without."""
-    if call is None:
+    if call is None or name not in _RIGHT_WITH:
         return None
-    given = len(call.args) + len(call.keywords)
-    if name in ("time.gmtime", "time.strftime"):
-        return "W101" if given < (1 if name == "time.gmtime" else 2) else None
-    if name in ("datetime.datetime.fromtimestamp", "datetime.date.fromtimestamp"):
-        return "W101" if given < 2 else None
-    if name in ("asyncio.Future", "asyncio.Task"):
-        return "W305"
-    if name == "random.Random":
-        return "W102" if not given else None
-    return None
+    needed, code = _RIGHT_WITH[name]
+    return code if len(call.args) + len(call.keywords) < needed else None
 
 
 def method_rule(call: ast.Call) -> str | None:

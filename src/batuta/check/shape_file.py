@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from batuta.authoring.definitions import code_of
-from batuta.check.checker import Check, Workflow, shown_path
+from batuta.check.checker import Check, Workflow, finding_at
 from batuta.check.findings import Finding
 from batuta.check.name_resolution import Names, text_of
 from batuta.check.shape_diff import difference, is_gated, patches
@@ -40,9 +39,6 @@ class Shaped:
         made = workflow.definition
         self.name = made.known_as()
         self.code = code_of(self.name, text_of(made.option("version"), made.module) or "")
-
-    def locked(self) -> Locked:
-        return Locked(digest(self.shape), self.shape)
 
 
 def shapes_of(check: Check) -> dict[str, Shaped]:
@@ -85,8 +81,8 @@ def read_shapes(file: Path) -> dict[str, Locked]:
 
 def write_shapes(file: Path, shapes: Mapping[str, Shaped]) -> None:
     """Write the file again. Raises InvalidInput when it cannot be written."""
-    workflows = {code: msgspec.to_builtins(shapes[code].locked()) for code in sorted(shapes)}
-    text = json.dumps({"batuta": 1, "workflows": workflows}, indent=1, ensure_ascii=False)
+    locked = {code: Locked(digest(shapes[code].shape), shapes[code].shape) for code in sorted(shapes)}
+    text = json.dumps({"batuta": 1, "workflows": msgspec.to_builtins(locked)}, indent=1, ensure_ascii=False)
     try:
         file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
@@ -122,7 +118,4 @@ def _gone(file: Path, locked: Mapping[str, Locked], shapes: Mapping[str, Shaped]
 
 
 def _finding(shaped: Shaped, rule: str, what: str, details: Sequence[str]) -> Finding:
-    node: ast.AST = shaped.workflow.function
-    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-    path = shown_path(shaped.workflow.module.path)
-    return Finding(file=path, line=line, column=column, code=rule, what=what, where="", details=tuple(details))
+    return finding_at(shaped.workflow.function, shaped.workflow.module, rule, what, details=details)

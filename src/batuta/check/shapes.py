@@ -42,8 +42,7 @@ JUMPS = ("return", "raise", "break", "continue")
 
 def shape_of(workflow: Workflow, names: Names) -> Shape:
     """The shape of a workflow with all its helpers."""
-    code = Code(names, workflow.module)
-    code.scopes += workflow.scopes
+    code = Code(names, workflow.module, workflow.scopes)
     return without_last_return(_Reader(code, (), {}).function(workflow.function))
 
 
@@ -131,8 +130,8 @@ class _Reader:
         return [*asked, *_kept(block, "then", "else")]
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Shape:
-        over = self._code.resolve(node.iter)
-        each = [f"signal {over.known_as()}"] if isinstance(over, Definition) and over.kind is Kind.SIGNAL else []
+        over = self._code.definition(node.iter, Kind.SIGNAL)
+        each = [] if over is None else [f"signal {over.known_as()}"]
         do = [*each, *self._block(node.body)]
         return [*self._expression(node.iter), *_kept({"for": self._text(node.iter), "do": do}, "do")]
 
@@ -154,8 +153,8 @@ class _Reader:
     def _handled(self, asked: ast.expr, by: object) -> Shape:
         if not isinstance(asked, ast.Attribute) or asked.attr != "handle":
             return []
-        message = self._code.resolve(asked.value)
-        if not isinstance(message, Definition) or message.kind not in (Kind.SIGNAL, Kind.UPDATE):
+        message = self._code.definition(asked.value, Kind.SIGNAL, Kind.UPDATE)
+        if message is None:
             return []
         do = self._inlined(by) if isinstance(by, Definition) else []
         return [{"on": f"{message.kind.lower()} {message.known_as()}", "do": do}]
@@ -174,10 +173,8 @@ class _Reader:
             case ast.Call():
                 return self._call(node, awaited=False)
             case ast.Name() | ast.Attribute():
-                found = self._code.resolve(node)
-                if isinstance(found, Definition) and found.kind is Kind.FUNCTION:
-                    return self._inlined(found)
-                return self._children(node)
+                found = self._code.definition(node, Kind.FUNCTION)
+                return self._children(node) if found is None else self._inlined(found)
             case ast.IfExp(test=test, body=one, orelse=other):
                 return self._if(test, self._expression(one), self._expression(other))
             case ast.BoolOp(op=op, values=[first, *others]):
@@ -220,9 +217,9 @@ class _Reader:
                 return [f"activity {found.known_as()}" + ("" if awaited else ", awaited later")]
             return self._inlined(found) if found.kind in (Kind.FUNCTION, Kind.WORKFLOW) else []
         if isinstance(node.func, ast.Attribute):
-            base = self._code.resolve(node.func.value)
-            if isinstance(base, Definition) and base.kind is Kind.SIGNAL and node.func.attr == "wait":
-                return [f"signal {base.known_as()}"]
+            signal = self._code.definition(node.func.value, Kind.SIGNAL)
+            if signal is not None and node.func.attr == "wait":
+                return [f"signal {signal.known_as()}"]
             if node.func.attr in _METHODS and not awaited:
                 return [node.func.attr.replace("_", " ")]
             return [f"await .{node.func.attr}()"] if awaited else []

@@ -147,8 +147,8 @@ class WorkflowRules(ast.NodeVisitor):
             self.visit(part)
 
     def _constructed(self, node: ast.Call) -> None:
-        found = self._code.resolve(node.func)
-        if isinstance(found, Definition) and found.kind is Kind.CLASS and isinstance(found.node, ast.ClassDef):
+        found = self._code.definition(node.func, Kind.CLASS)
+        if found is not None and isinstance(found.node, ast.ClassDef):
             for inner in found.node.body:
                 if isinstance(inner, Function):
                     method = self._code.names.defined(inner, found.module)
@@ -178,9 +178,7 @@ class WorkflowRules(ast.NodeVisitor):
 
     def _check_order(self, node: ast.Call, name: str) -> None:
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        in_order = (
-            name in _IN_ORDER or name.startswith("itertools.") or method in ("join", "extend", "choice", "sample")
-        )
+        in_order = name in _IN_ORDER or name.startswith("itertools.") or method in _METHODS_IN_ORDER
         for argument in node.args if in_order else ():
             self._check_set(argument)
         if method == "pop" and not node.args and isinstance(node.func, ast.Attribute):
@@ -243,12 +241,8 @@ class WorkflowRules(ast.NodeVisitor):
         """`metrics.count("x")` in a `finally`: its effect also happens when the run leaves memory."""
         if self._dropped and isinstance(call.func, ast.Attribute) and not self._code.is_step(call):
             found = self._code.shared(call.func.value)
-            if (
-                found is not None
-                and found.kind is Kind.VALUE
-                and found.name
-                and not self._is_context_variable(call.func)
-            ):
+            is_value = found is not None and found.kind is Kind.VALUE and found.name
+            if is_value and not self._is_context_variable(call.func):
                 self._report(call, "W401", shown(call))
 
     def visit_Return(self, node: ast.Return) -> None:
