@@ -14,8 +14,6 @@ ALLOWED = {
     "batuta.engine.machine.machine:loop.in_turn": "twice in every turn: a call for each would cost every step",
     "batuta.engine.machine.core:loop.in_turn": "the same switch, put back as it was",
     "batuta.engine.run.owned_run:host.turn": "twice in every turn, for the watchdog: a call would cost every step",
-    "batuta.check.checker:code.scopes": "put back as it was when the walk leaves a function",
-    "batuta.check.shapes:code.scopes": "the same",
     "batuta.client:batch.done": "filled in where the batch is made",
     "batuta.client:self._backend.home": "the loop of the client, which opens its backend",
     "batuta.cli.common.target:found.width": "a property of rich's console",

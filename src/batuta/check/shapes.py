@@ -80,11 +80,11 @@ class _Reader:
 
     def _reader_for(self, module: Module, node: Function) -> _Reader:
         """A function defined in the same scope: inside another one, or at the top of a module."""
-        code = Code(self._code.names, module)
+        around: list[Scope] = []
         for depth, scope in enumerate(self._code.scopes):
             if node in scope.functions.values():
-                code.scopes += self._code.scopes[: depth + 1]
-        return _Reader(code, self._stack, self._known)
+                around += self._code.scopes[: depth + 1]
+        return _Reader(Code(self._code.names, module, around), self._stack, self._known)
 
     # -- statements
 
