@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from batuta.authoring.activity.transactional import Outgoing
 from batuta.authoring.backend import ClientMessage, StartRequest
-from batuta.authoring.client.enqueue import JobRequest
-from batuta.engine.backend.enqueue import job_run
 from batuta.engine.backend.messaging import as_message
 from batuta.engine.backend.starts import unowned_run
 from batuta.engine.machine.headers import traced
@@ -36,18 +34,13 @@ class Outbox:
             self._add(one, now)
 
     def _add(self, one: Outgoing, now: int) -> None:
-        if isinstance(one, JobRequest):
-            self._runs.append(job_run(one, now))
-        elif isinstance(one, StartRequest):
-            self._add_start(one)
-        else:
+        if isinstance(one, tuple):
             self._add_signal(*one)
-
-    def _add_start(self, request: StartRequest) -> None:
-        run = unowned_run(request)
+            return
+        run = unowned_run(one, now)
         self._runs.append(run)
-        if request.signal is not None:
-            self._add_signal(run.id, request.signal)
+        if isinstance(one, StartRequest) and one.signal is not None:
+            self._add_signal(run.id, one.signal)
 
     def _add_signal(self, id: str, letter: ClientMessage) -> None:
         letter.headers = self._headers

@@ -32,7 +32,6 @@ from batuta.engine.backend.batching import Starter, start_all, until_known
 from batuta.engine.backend.bulk_operations import BulkOperations
 from batuta.engine.backend.caller_transaction import ReadyWrite
 from batuta.engine.backend.dead_letters import NativeDeadLetters
-from batuta.engine.backend.enqueue import JobRuns, job_run, last_run, needs_clock
 from batuta.engine.backend.external_completion import ExternalCompletions
 from batuta.engine.backend.follow_chain import find_current
 from batuta.engine.backend.id_conflicts import StartOf, given_run, start_in
@@ -42,7 +41,7 @@ from batuta.engine.backend.quotas import Guard, NativeQuotas
 from batuta.engine.backend.runs import NativeRuns, ref_of
 from batuta.engine.backend.schedule_api import NativeSchedules
 from batuta.engine.backend.schedule_rules import Plan
-from batuta.engine.backend.starts import new_run, unowned_run
+from batuta.engine.backend.starts import JobRuns, job_run, last_run, needs_clock, new_run, unowned_run
 from batuta.engine.forks.fork import ForkOperations
 from batuta.engine.machine.headers import traced
 from batuta.engine.worker.committer import MustQueue
@@ -106,7 +105,7 @@ class NativeBackend:
         self.completions = ExternalCompletions(store)
         self.queues = NativeQueues(store, self.actor)
         self.workers = NativeWorkers(store)
-        self.schedules = NativeSchedules(store, unowned_run, self.actor)
+        self.schedules = NativeSchedules(store, self.actor)
         self.bulk = BulkOperations(store, self.actor, forking, self.runs.retry, closes)
         self.dead_letters = NativeDeadLetters(store, self.actor, self._code_here)
         self.retention = NativeRetention(store, self.actor)
@@ -228,7 +227,7 @@ class NativeBackend:
         self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
     ) -> ReadyWrite:
         now = await self._now_for([one for one in _every(requests, after) if isinstance(one, JobRequest)])
-        runs = [job_run(one, now) if isinstance(one, JobRequest) else unowned_run(one) for one in requests]
+        runs = [unowned_run(one, now) for one in requests]
         last = None if after is None else last_run(after, len(runs), now)
         if last is not None and not runs:
             runs, last = [last], None

@@ -7,14 +7,12 @@ from datetime import datetime
 
 from msgspec import UNSET
 
-from batuta.authoring.backend import RunRef, StartRequest
+from batuta.authoring.backend import RunRef
 from batuta.authoring.client.calendar import slot_text
-from batuta.authoring.client.enqueue import JobRequest
 from batuta.authoring.client.schedules import MOST_BACKFILLED, Schedule, ScheduleView
 from batuta.clock import SECOND, as_datetime
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import start_all
-from batuta.engine.backend.enqueue import job_run
 from batuta.engine.backend.schedule_rules import (
     Plan,
     first_row,
@@ -28,6 +26,7 @@ from batuta.engine.backend.schedule_rules import (
     schedule_terms,
     slot_id,
 )
+from batuta.engine.backend.starts import unowned_run
 from batuta.engine.machine.row_values import read_memo, read_tags
 from batuta.engine.worker.scheduler import declare
 from batuta.errors import InvalidSchedule, ScheduleExists, UnknownSchedule
@@ -41,20 +40,16 @@ from batuta.serde import decode_stored
 
 _CHUNK = 500
 
-StartOne = Callable[[StartRequest], NewRun]
-
 
 class NativeSchedules:
     """Implements `authoring.client.schedules.ScheduleService` on a store."""
 
-    def __init__(self, store: Store, workflow_run: StartOne, actor: Actor) -> None:
-        self._store, self._workflow_run, self._actor = store, workflow_run, actor
+    def __init__(self, store: Store, actor: Actor) -> None:
+        self._store, self._actor = store, actor
 
     def plan(self, schedule: Schedule) -> Plan:
         """As it is kept."""
-        request = schedule.request
-        new = job_run(request) if isinstance(request, JobRequest) else self._workflow_run(request)
-        return plan_of(schedule, new)
+        return plan_of(schedule, unowned_run(schedule.request))
 
     async def new_row(self, schedule: Schedule) -> ScheduleRow:
         """Raises InvalidSchedule."""
