@@ -147,21 +147,21 @@ def failed_before(entries: Sequence[Entry], letter: DeadLetter | None) -> int:
     knows which one failed, where errors of several look the same.
     """
     if letter is not None and letter.seq:
-        return _audible(entries, letter.keep)
+        return audible(entries, letter.keep)
     last = entries[-1]
     if last.kind in CLOSING_ENTRIES:
-        return _audible(entries, last.ord - 1)
+        return audible(entries, last.ord - 1)
     ends = [command for command in decode_body(last).commands if command.kind in CLOSING_COMMANDS]
     if ends and ends[-1].kind is CommandKind.CANCELLED:
         cancels = [entry.ord for entry in entries if entry.kind is EntryKind.CANCEL_REQUESTED]
-        return _audible(entries, cancels[-1] - 1 if cancels else last.ord - 1)
+        return audible(entries, cancels[-1] - 1 if cancels else last.ord - 1)
     failure = ends[-1].error if ends else UNSET
     if failure is not UNSET:
         failures = {_name(decode_body(entry).error): entry.ord for entry in entries if entry.kind in CALL_ERRORS}
         origin = _origin(failures, failure)
         if origin is not None:
-            return _audible(entries, origin - 1)
-    return _audible(entries, last.ord - 1)
+            return audible(entries, origin - 1)
+    return audible(entries, last.ord - 1)
 
 
 def _origin(failures: Mapping[tuple[str, str], int], failure: Failure) -> int | None:
@@ -185,7 +185,7 @@ def edited_at(run: Run, entries: Sequence[Entry], edits: Edits) -> int:
         raise InvalidFork(f"at which entry is run {run.id!r} to be forked? It has 0 to {len(entries) - 1}")
     points = [_called_at(entries, seq) for seq in edits.inputs]
     points += [_answered_at(entries, seq) - 1 for seq in edits.outputs]
-    return _audible(entries, min(points))
+    return audible(entries, min(points))
 
 
 def _called_at(entries: Sequence[Entry], seq: int) -> int:
@@ -199,7 +199,7 @@ def _answered_at(entries: Sequence[Entry], seq: int) -> int:
     return next(answers, len(entries))
 
 
-def _audible(entries: Sequence[Entry], keep: int) -> int:
+def audible(entries: Sequence[Entry], keep: int) -> int:
     """Not behind a message that the code has not yet been run for: it is read again."""
     while keep >= 0 and decode_body(entries[keep]).quiet:
         keep -= 1
