@@ -17,14 +17,13 @@ from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
 from batuta.journal.states import CLOSED, OPEN, RunState
 from batuta.journal.store import Store
 from batuta.journal.unread_pages import unread_pages
-from batuta.verify.claimability import Claimability
 from batuta.verify.code_replay import CodeCheck, call_workflow
 from batuta.verify.dead_letters import check_letters
 from batuta.verify.journal import JournalCheck
 from batuta.verify.messages import Messages
-from batuta.verify.orphans import Orphans
 from batuta.verify.report import Report, Violation
 from batuta.verify.run_row import check_end, check_epochs, check_liveness
+from batuta.verify.unattended import Unattended
 
 PATIENCE = 30.0
 """Seconds that recovery may take: two leases of 10 s, a heartbeat, and some more."""
@@ -44,16 +43,15 @@ async def verify(
     """
     longest = check_wait("patience", patience)
     audit = _Audit(store, by_code(workflows))
-    await audit.orphans.begin()
-    await audit.claimability.begin()
+    await audit.unattended.look()
     async for page in all_pages(lambda cursor: store.list_runs(RunFilter(), cursor, _RUNS)):
         for start in range(0, len(page.runs), _AT_ONCE):
             await asyncio.gather(*map(audit.check, page.runs[start : start + _AT_ONCE]))
             audit.messages.look_back()
     await audit.messages.settle()
     await check_letters(store, audit.report)
-    await audit.orphans.settle(longest, audit.tell_orphan)
-    audit.report.stranded = await audit.claimability.settle()
+    await audit.unattended.settle(longest, lambda run, what: audit.teller(run)("I12", what))
+    audit.report.stranded = await audit.unattended.stranded()
     return audit.report
 
 
@@ -61,9 +59,8 @@ class _Audit:
     def __init__(self, store: Store, workflows: dict[str, Workflow[..., Any]]) -> None:
         self._store, self._workflows = store, workflows
         self.report = Report()
-        self.orphans = Orphans(store)
-        self.claimability = Claimability(store)
-        self.messages = Messages(store, lambda run, what: self._teller(run)("I10", what))
+        self.unattended = Unattended(store)
+        self.messages = Messages(store, lambda run, what: self.teller(run)("I10", what))
 
     async def check(self, run: Run) -> None:
         """All invariants of one run. A run that is deleted meanwhile breaks none."""
@@ -71,7 +68,7 @@ class _Audit:
         await self._check(run, lambda invariant, what: found.append((invariant, what)))
         if found and await find_run(self._store, run.run_id) is not None:
             for invariant, what in found:
-                self._teller(run)(invariant, what)
+                self.teller(run)(invariant, what)
 
     async def _check(self, run: Run, tell: Callable[[str, str], None]) -> None:
         self.report.runs += 1
@@ -88,16 +85,12 @@ class _Audit:
                 await self._check_kin(run, tell)
                 await self.messages.check(run, journal, tell)
                 await self._check_open(run, journal, inbox, code, tell)
-            self.orphans.see(run)
-            self.claimability.see(run)
+            self.unattended.see(run)
         finally:
             if code is not None:
                 await code.close()
 
-    def tell_orphan(self, run: Run, what: str) -> None:
-        self._teller(run)("I12", what)
-
-    def _teller(self, run: Run) -> Callable[[str, str], None]:
+    def teller(self, run: Run) -> Callable[[str, str], None]:
         return lambda invariant, what: self.report.add(Violation(invariant, run.id, run.run_id, what))
 
     def _code(self, run: Run, tell: Callable[[str, str], None]) -> CodeCheck | None:
