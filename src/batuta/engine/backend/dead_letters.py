@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from msgspec import Raw
@@ -15,13 +15,11 @@ from msgspec.structs import asdict
 from batuta.authoring.client.dead_letters import Mode, Named, Reprocess, Reprocessed
 from batuta.authoring.client.forks import Edits
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.jobs import Job
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import until_known
-from batuta.engine.forks.dry_run import dry_run
+from batuta.engine.forks.dry_run import CodeHere, code_of_run, dry_run
 from batuta.engine.forks.plan import journal_of, plan, plan_restart, plan_retry
 from batuta.engine.forks.split import failed_before
-from batuta.engine.run.jobs import JobWorkflow
 from batuta.errors import BatutaError, InvalidFork, LetterResolved, StoreError, UnknownLetter, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -52,7 +50,7 @@ class NativeDeadLetters:
         self,
         store: Store,
         actor: Actor,
-        code_here: Callable[[str], Workflow[..., Any] | None],
+        code_here: CodeHere,
     ) -> None:
         self._store, self._actor, self._code_here = store, actor, code_here
 
@@ -172,15 +170,13 @@ class NativeDeadLetters:
         return fork
 
     def _code_of(self, run: Run, how: Reprocess) -> Workflow[..., Any]:
-        given: Any = how.code if how.code is not None else self._code_here(run.code or run.name)
-        if given is None:
+        workflow = code_of_run(run, how.code, self._code_here)
+        if workflow is None:
             raise InvalidFork(
                 f"the code of run {run.id!r} ({run.name}) is not in this process, so the input cannot be checked: give "
                 f"the job or workflow as code=, or reprocess it where a worker has it"
             )
-        if given.name != run.name:
-            raise InvalidFork(f"run {run.id!r} is of {run.kind} {run.name!r}, not of {given.name!r}")
-        return JobWorkflow(given) if isinstance(given, Job) else cast(Workflow[..., Any], given)
+        return workflow
 
 
 class ReprocessRate:

@@ -38,7 +38,7 @@ from batuta.engine.worker.waiters import Completion, Waiters
 from batuta.errors import NotParked, PayloadDamaged, PayloadSealed, RunClosed, RunOpen, StoreUnavailable
 from batuta.ids import RunId, new_message_id, trace_id_of_run
 from batuta.journal.audit import Act, Verb
-from batuta.journal.entries import Body, Command, CommandKind, Entry, decode_body
+from batuta.journal.entries import Body, Command, CommandKind, decode_body
 from batuta.journal.records import HEARTBEAT, PAUSES, Attempt, Message, MessageKind, Run, RunFilter
 from batuta.journal.states import CLAIMABLE, CLOSED, OPEN, RunState
 from batuta.journal.store import Store
@@ -68,16 +68,10 @@ class NativeRuns:
     # -- results
 
     async def find(self, id: str, code: Code | None = None) -> RunRef:
-        run = await self._store.get(id)
-        if code is not None:
-            check_code(run, code)
-        return ref_of(run)
+        return _of_code(await self._store.get(id), code)
 
     async def find_run(self, run_id: RunId, code: Code | None = None) -> RunRef:
-        run = await self._store.get_run(run_id)
-        if code is not None:
-            check_code(run, code)
-        return ref_of(run)
+        return _of_code(await self._store.get_run(run_id), code)
 
     async def ending(self, ref: RunRef) -> Ending:
         local: Completion | None = ref.local
@@ -255,7 +249,9 @@ class NativeRuns:
         lines: Lines = []
         most = _JOURNAL_PAGE if limit is None else limit
         while page := await self._store.journal(ref.run_id, lines[-1].ord if lines else after, most):
-            lines.extend(_line(entry) for entry in page)
+            lines += [
+                JournalLine(ord=one.ord, kind=one.kind, at=as_datetime(one.at), body=decode_body(one)) for one in page
+            ]
             if limit is not None:
                 break
         if not lines:
@@ -279,6 +275,13 @@ class NativeRuns:
 def ref_of(run: Run, is_new: bool | None = None) -> RunRef:
     """Names a run that was read."""
     return RunRef(run.id, run.run_id, None, run.chain_id, is_new)
+
+
+def _of_code(run: Run, code: Code | None) -> RunRef:
+    """Raises WrongWorkflow."""
+    if code is not None:
+        check_code(run, code)
+    return ref_of(run)
 
 
 def _ending(id: str, state: RunState, outcome: Command | None, reason: str) -> Ending:
@@ -335,7 +338,3 @@ def _views(attempts: Sequence[Attempt]) -> list[AttemptView]:
         for attempt in attempts
         if attempt.number and attempt.seq > PAUSES  # number 0: what the last heartbeat of a run before has said
     ]
-
-
-def _line(entry: Entry) -> JournalLine:
-    return JournalLine(ord=entry.ord, kind=entry.kind, at=as_datetime(entry.at), body=decode_body(entry))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from msgspec import UNSET, Raw
 
+from batuta.authoring.backend import Code
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.jobs import Job
 from batuta.engine.machine.children import PendingChild
 from batuta.engine.machine.core import PendingActivity
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.machine import Machine
 from batuta.engine.machine.replay import Replay
 from batuta.engine.machine.routing import RoutedCall
+from batuta.engine.run.jobs import JobWorkflow
 from batuta.errors import InvalidFork, InvalidInput, WorkflowBroken, told
 from batuta.journal.entries import Entry, decode_body
 from batuta.journal.forks import Fork
@@ -23,6 +26,17 @@ from batuta.journal.records import Run
 from batuta.serde import decode
 
 T = TypeVar("T")
+
+CodeHere = Callable[[str], Workflow[..., Any] | None]
+"""Gives the code that a run is of, if that is here."""
+
+
+def code_of_run(run: Run, given: Code | None, here: CodeHere) -> Workflow[..., Any] | None:
+    """The code that is given, or that is here. Raises InvalidFork when it is of something else."""
+    if given is not None and given.name != run.name:
+        raise InvalidFork(f"run {run.id!r} is of {run.kind} {run.name!r}, not of {given.name!r}")
+    code = given or here(run.code or run.name)
+    return JobWorkflow(code) if isinstance(code, Job) else code
 
 
 async def dry_run(

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from batuta.authoring.backend import Code, RunRef
 from batuta.authoring.client.forks import NO_EDITS, Edits
-from batuta.authoring.definitions import Workflow
-from batuta.authoring.jobs import Job
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import until_known
 from batuta.engine.backend.follow_chain import last_of_chain
-from batuta.engine.forks.dry_run import dry_run
+from batuta.engine.forks.dry_run import CodeHere, code_of_run, dry_run
 from batuta.engine.forks.plan import journal_of, plan, plan_retry
 from batuta.engine.forks.split import edited_at
 from batuta.engine.run.dead_letters import find_letter, is_open
-from batuta.engine.run.jobs import JobWorkflow
 from batuta.engine.worker.outside_closes import OutsideCloses
 from batuta.errors import InvalidFork, RunMoved
 from batuta.failpoints import failpoint
@@ -43,7 +40,7 @@ class ForkOperations:
         self,
         store: Store,
         actor: Actor,
-        code_here: Callable[[str], Workflow[..., Any] | None],
+        code_here: CodeHere,
         closes: OutsideCloses,
     ) -> None:
         self._store, self._actor, self._code_here, self._closes = store, actor, code_here, closes
@@ -133,10 +130,7 @@ class ForkOperations:
         self, run: Run, fork: Fork, entries: Sequence[Entry], given: Code | None, edits: Edits
     ) -> None:
         """Replay the kept entries with the code, if it is here; edits need it. Raises InvalidFork."""
-        if given is not None and given.name != run.name:
-            raise InvalidFork(f"run {run.id!r} is of {run.kind} {run.name!r}, not of {given.name!r}")
-        here = given or self._code_here(run.code or run.name)
-        workflow = JobWorkflow(here) if isinstance(here, Job) else here
+        workflow = code_of_run(run, given, self._code_here)
         if workflow is not None:
             await dry_run(
                 workflow, run, fork, entries[: fork.keep + 1], edits.outputs, edits.start, self._store.namespace

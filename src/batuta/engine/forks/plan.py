@@ -5,17 +5,16 @@ A plan is one change of the store: all of it happens, or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec import UNSET, Raw, Struct, field, json
 from msgspec.structs import replace
 
 from batuta.authoring.client.forks import NO_EDITS, Edits
-from batuta.authoring.definitions import Workflow
 from batuta.authoring.history.compensations import is_compensated
 from batuta.engine.backend.follow_chain import closing_command, last_of_chain
 from batuta.engine.forks.drop_failure import replayed_to, without_failure
+from batuta.engine.forks.dry_run import CodeHere
 from batuta.engine.forks.split import Pending, Split, failed_before, split
 from batuta.engine.run.dead_letters import find_letter, is_open
 from batuta.errors import InvalidFork, RunClosed, UnknownRun, WorkflowBroken
@@ -40,9 +39,6 @@ from batuta.journal.store import Store
 from batuta.journal.unread_pages import unread_pages
 
 _PAGE = 10_000
-
-CodeHere = Callable[[str], Workflow[..., Any] | None]
-"""Gives the code that a run is of, if that is here."""
 
 
 def no_code(_code: str) -> None:
