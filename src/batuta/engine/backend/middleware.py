@@ -27,6 +27,19 @@ _LONG = 100
 """A trace below this length, beside checked headers, is not checked like other headers."""
 
 
+async def _answer_of(handlers: Sequence[Any], given: Any, act: Callable[[], Awaitable[T]], done: str) -> T:
+    """What the act gives, with handlers around it. Raises ClientError when they let nothing be `done`."""
+    answers: list[T] = []
+
+    async def innermost() -> None:
+        answers.append(await act())
+
+    await chained(handlers, given, innermost)
+    if not answers:
+        raise ClientError(f"middleware has not called proceed(): nothing was {done}")
+    return answers[-1]
+
+
 class MiddlewareMessenger(Messenger):
     """Every message goes through the middleware first."""
 
@@ -41,32 +54,25 @@ class MiddlewareMessenger(Messenger):
         self._around = around
 
     async def signal(self, ref: RunRef, client_message: ClientMessage) -> None:
-        message = Sent("signal", client_message.name, ref.id, {})
-        await self._with(message, client_message, partial(Messenger.signal, self, ref, client_message))
+        await self._with("signal", ref, client_message, partial(Messenger.signal, self, ref, client_message))
 
     async def enter_signal(self, transaction: object, ref: RunRef, client_message: ClientMessage) -> ReadyWrite:
-        message = Sent("signal", client_message.name, ref.id, {})
-        return await self._with(
-            message, client_message, partial(Messenger.enter_signal, self, transaction, ref, client_message)
-        )
+        act = partial(Messenger.enter_signal, self, transaction, ref, client_message)
+        return await self._with("signal", ref, client_message, act)
 
     async def update(self, ref: RunRef, client_message: ClientMessage) -> Answer:
-        message = Sent("update", client_message.name, ref.id, {})
-        return await self._with(message, client_message, partial(Messenger.update, self, ref, client_message))
+        return await self._with("update", ref, client_message, partial(Messenger.update, self, ref, client_message))
 
-    async def _with(self, message: Sent, client_message: ClientMessage, act: Callable[[], Awaitable[T]]) -> T:
+    async def _with(self, kind: str, ref: RunRef, client_message: ClientMessage, act: Callable[[], Awaitable[T]]) -> T:
         if not self._around.send:
             return await act()
-        done: list[T] = []
+        message = Sent(kind, client_message.name, ref.id, {})
 
-        async def innermost() -> None:
+        async def send() -> T:
             client_message.headers = dict(check_headers(message.headers)) or None
-            done.append(await act())
+            return await act()
 
-        await chained(self._around.send, message, innermost)
-        if not done:
-            raise ClientError("middleware has not called proceed(): nothing was sent")
-        return done[-1]
+        return await _answer_of(self._around.send, message, send, "sent")
 
 
 class MiddlewareBackend(NativeBackend):
@@ -132,20 +138,16 @@ class MiddlewareBackend(NativeBackend):
         act: Callable[[], Awaitable[T]],
     ) -> T:
         starts = [as_start(request) for request in requests]
-        done: list[T] = []
 
-        async def innermost() -> None:
+        async def start() -> T:
             for one in starts:
                 if one.headers:
                     check_headers(one.headers)
                 if one.tags:
                     check_tags(one.tags)
-            done.append(await act())
+            return await act()
 
-        await chained(handlers, starts, innermost)
-        if not done:
-            raise ClientError("middleware has not called proceed(): nothing was started")
-        return done[-1]
+        return await _answer_of(handlers, starts, start, "started")
 
 
 def backend_for(
