@@ -171,7 +171,8 @@ class Processes:
                 child.pipe.send_bytes(request)
             answer = self._listen(call, child)
         except (EOFError, OSError):
-            self._forget(call)
+            with self._lock:
+                self._busy.pop(call, None)
             code = child.reaped()
             if call.over:
                 raise asyncio.CancelledError from None
@@ -214,10 +215,6 @@ class Processes:
             child.pipe.send_bytes(_asked(lambda: call.publish(json.decode(text, type=_Draft))))
         else:
             child.pipe.send_bytes(_asked(lambda: self._beats.save(call, text) if kind == SAVE else call.batch()))
-
-    def _forget(self, call: Call) -> None:
-        with self._lock:
-            self._busy.pop(call, None)
 
     def _give_back(self, call: Call, child: Child) -> None:
         with self._lock:
