@@ -268,12 +268,15 @@ class Executor:
         log.warning("run %s will be handed back: %s", run.identity.id, told(error), extra=run.machine.logged)
         run.lack(seq, str(error))
 
-    def later(self, wait: float, work: Callable[[Call], None], call: Call) -> asyncio.TimerHandle:
-        return self.loop.call_later(wait, work, call, context=self._context)
+    def wake_in(self, wait: float, work: Callable[[Call], None], call: Call) -> None:
+        """Have the call looked at after a while, and not at the time that was set before."""
+        if call.waking is not None:
+            call.waking.cancel()
+        call.waking = self.loop.call_later(wait, work, call, context=self._context)
 
     def try_again_in(self, wait: float, call: Call) -> None:
         """Have it begin again after a while."""
-        call.waking = self.later(wait, self._again, call)
+        self.wake_in(wait, self._again, call)
 
     def remind(self, run: CallingRun) -> None:
         """The run stays after all: retries that came due while it was leaving are due now."""
@@ -282,8 +285,6 @@ class Executor:
             if call.outside:
                 self.outside.watch(call)
             elif call.next_at is not None and not call.over:
-                if call.waking is not None:
-                    call.waking.cancel()
                 call.unwritten = False
                 self.try_again_in(max(0.0, (call.next_at - now) / SECOND), call)
 
@@ -439,20 +440,12 @@ class Executor:
         error = answerable(error)
         self.gates.leave(call, None if isinstance(error, CompleteLater) else error)
         self._leave(call)
-        if call.over:
-            self._forgotten(call)
-            return
-        if isinstance(error, CompleteLater):
+        if not call.over and isinstance(error, CompleteLater):
             self.outside.begin(call)
-            return
-        if isinstance(error, GatesLapsed):
-            self._begin_late(call, error)
-            return
-        failpoint("activity.failed")
-        if call.lost and isinstance(error, LostAttempt) and not call.pending.options.once:
+        elif not call.over and call.lost and isinstance(error, LostAttempt) and not call.pending.options.once:
             self._begin_anew(call, call.attempt)  # the lease was in doubt, and is renewed: nothing has failed
-            return
-        self.conclude(call, _failure(error))
+        else:
+            self._failed(call, error)
 
     def _leave(self, call: Call) -> None:
         self.finish(call)
@@ -470,6 +463,9 @@ class Executor:
         """A transactional attempt ended with an error, and nothing of it is left. It still has its place."""
         self.gates.leave(call, error)
         self.finish(call)
+        self._failed(call, error)
+
+    def _failed(self, call: Call, error: BaseException) -> None:
         if call.over:
             self._forgotten(call)
         elif isinstance(error, GatesLapsed):

@@ -42,7 +42,7 @@ class Attempts(Protocol):
     beats: Heartbeats
 
     def activity(self, name: str) -> Activity[..., Any] | None: ...
-    def later(self, wait: float, work: Callable[[Call], None], call: Call) -> asyncio.TimerHandle: ...
+    def wake_in(self, wait: float, work: Callable[[Call], None], call: Call) -> None: ...
     def supersede(self, call: Call, why: str) -> Call: ...
     def try_again_in(self, wait: float, call: Call) -> None: ...
     def conclude(self, call: Call, failure: Failure, message_id: str = "", *, outside: bool = False) -> None: ...
@@ -106,18 +106,18 @@ class ExternalCompletion:
 
     def watch(self, call: Call) -> None:
         """Look when its time is over."""
-        if call.waking is not None:
-            call.waking.cancel()
         if call.next_at is not None:
             wait = (call.next_at - call.run.now()) / SECOND
-            call.waking = self._executor.later(max(0.0, wait), self._check, call)
+            self._executor.wake_in(max(0.0, wait), self._check, call)
+        elif call.waking is not None:
+            call.waking.cancel()
 
     def _check(self, call: Call) -> None:
         if call.over or call.next_at is None or call.run.leaving:
             return
         now = call.run.now()
         if now < call.next_at:
-            call.waking = self._executor.later((call.next_at - now) / SECOND + 0.001, self._check, call)
+            self._executor.wake_in((call.next_at - now) / SECOND + 0.001, self._check, call)
             return
         end, silence = call.ends_at(), call.pending.options.heartbeat
         silent = silence is not None and (end is None or now < end)
@@ -156,8 +156,6 @@ class ExternalCompletion:
         for call in run.calls.values():
             if call.next_at is not None and not call.outside and not call.over:
                 call.next_at = min(call.next_at, run.now())
-                if call.waking is not None:
-                    call.waking.cancel()
                 self._executor.try_again_in(0.0, call)
 
     def _waiting(self, run: CallingRun, body: Body) -> Call | None:

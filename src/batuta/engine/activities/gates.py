@@ -201,16 +201,11 @@ class Gates:
             call = next(iter(calls))
             del calls[call]
             if call.gate and not call.over and not call.run.leaving:
-                self._ask_again(call)
+                call.next_at = call.run.now()
+                self._attempts.try_again_in(0, call)
                 most = None if most is None else most - 1
         if calls is not None and not calls:
             self._waiting.pop(topic, None)
-
-    def _ask_again(self, call: Call) -> None:
-        if call.waking is not None:
-            call.waking.cancel()
-        call.next_at = call.run.now()
-        self._attempts.try_again_in(0, call)
 
     def waiting(self, topic: str) -> int:
         calls = self._waiting.get(topic)
