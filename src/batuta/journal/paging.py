@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
+from batuta.errors import PayloadDamaged, PayloadSealed
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
+from batuta.journal.records import IN_PAGES, Message, Unread
+from batuta.journal.store import SEALED, Store
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -22,12 +25,6 @@ class Listed(Protocol):
 
     @property
     def cursor(self) -> str | None: ...
-
-
-class Journals(Protocol):
-    """A store of journals."""
-
-    async def journal(self, run_id: RunId, after: int = -1, limit: int = 10_000) -> list[Entry]: ...
 
 
 async def all_pages(read: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
@@ -53,7 +50,7 @@ async def pages(
         limit = max(1, min(_MOST, PAGE_BYTES // size))
 
 
-def journal_pages(store: Journals, run_id: RunId, after: int = -1) -> AsyncIterator[list[Entry]]:
+def journal_pages(store: Store, run_id: RunId, after: int = -1) -> AsyncIterator[list[Entry]]:
     """The entries of a journal after that one, in order."""
     return pages(
         lambda after, limit: store.journal(run_id, after, limit),
@@ -61,3 +58,28 @@ def journal_pages(store: Journals, run_id: RunId, after: int = -1) -> AsyncItera
         lambda entry: entry.ord,
         lambda entry: len(entry.body),
     )
+
+
+async def unread_pages(store: Store, run_id: RunId, after: int = 0) -> AsyncIterator[list[Message]]:
+    """All unread messages of a run, as a worker reads them: a page at a time, so that few are in memory. Each once;
+    `after` as for `Store.unread`. Raises PayloadSealed."""
+    told = set[str]()
+    more = True
+    while more:
+        page = (await store.unread([run_id], after=after)).get(run_id, Unread(-1, []))
+        if page.epoch == SEALED:
+            raise sealed_error(page.sealed)
+        messages = [one for one in page.messages if one.message_id not in told]
+        told.update(one.message_id for one in messages if one.kind not in IN_PAGES)
+        after, more = last_of_page(page.messages), page.more
+        yield messages
+
+
+def last_of_page(messages: Sequence[Message]) -> int:
+    """The number after which the next page begins."""
+    return max((one.number for one in messages if one.kind in IN_PAGES), default=0)
+
+
+def sealed_error(why: str) -> PayloadSealed:
+    """The error that a store told in words."""
+    return (PayloadDamaged if why.startswith(PayloadDamaged.__name__) else PayloadSealed)(why)

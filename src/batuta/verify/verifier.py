@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from batuta.authoring.call_options import check_wait
@@ -12,17 +12,15 @@ from batuta.durations import Duration
 from batuta.engine.backend.follow_chain import find_current, find_run
 from batuta.errors import PayloadDamaged, PayloadSealed
 from batuta.journal.entries import CommandKind, Entry
-from batuta.journal.paging import all_pages, journal_pages
+from batuta.journal.paging import all_pages, journal_pages, unread_pages
 from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
 from batuta.journal.states import CLOSED, OPEN, RunState
 from batuta.journal.store import Store
-from batuta.journal.unread_pages import unread_pages
 from batuta.verify.code_replay import CodeCheck, call_workflow
 from batuta.verify.dead_letters import check_letters
-from batuta.verify.journal import JournalCheck
+from batuta.verify.journal import JournalCheck, Tell, check_end, check_epochs, check_liveness
 from batuta.verify.messages import Messages
 from batuta.verify.report import Report, Violation
-from batuta.verify.run_row import check_end, check_epochs, check_liveness
 from batuta.verify.unattended import Unattended
 
 PATIENCE = 30.0
@@ -70,7 +68,7 @@ class _Audit:
             for invariant, what in found:
                 self.teller(run)(invariant, what)
 
-    async def _check(self, run: Run, tell: Callable[[str, str], None]) -> None:
+    async def _check(self, run: Run, tell: Tell) -> None:
         self.report.runs += 1
         for name in ("I1", "I2", "I3", "I4", "I5", "I6", "I10", "I12"):
             self.report.checked[name] += 1
@@ -90,10 +88,10 @@ class _Audit:
             if code is not None:
                 await code.close()
 
-    def teller(self, run: Run) -> Callable[[str, str], None]:
+    def teller(self, run: Run) -> Tell:
         return lambda invariant, what: self.report.add(Violation(invariant, run.id, run.run_id, what))
 
-    def _code(self, run: Run, tell: Callable[[str, str], None]) -> CodeCheck | None:
+    def _code(self, run: Run, tell: Tell) -> CodeCheck | None:
         """A replay, if there is code for the run. A run that is parked as needs_code is known not to replay."""
         workflow = self._workflows.get(run.code or run.name)
         if run.kind is not RunKind.WORKFLOW:
@@ -109,7 +107,7 @@ class _Audit:
         journal: JournalCheck,
         inbox: list[MessageKind],
         code: CodeCheck | None,
-        tell: Callable[[str, str], None],
+        tell: Tell,
     ) -> bool:
         """Read its journal, and its inbox if it is open. A missing key is no fault; a changed payload is."""
         try:
@@ -137,7 +135,7 @@ class _Audit:
             if len(known) < len(page):
                 return
 
-    async def _check_current(self, run: Run, tell: Callable[[str, str], None]) -> None:
+    async def _check_current(self, run: Run, tell: Tell) -> None:
         """I2."""
         current = await find_current(self._store, run.id)
         if current is None:
@@ -152,7 +150,7 @@ class _Audit:
         elif current.created_at < run.created_at and current.chain_id != run.chain_id:  # clocks are set back
             tell("I2", f"the older run {current.run_id} is current under its id")
 
-    async def _check_kin(self, run: Run, tell: Callable[[str, str], None]) -> None:
+    async def _check_kin(self, run: Run, tell: Tell) -> None:
         """I1: the run that began its chain exists, and its parent."""
         if run.chain_id != run.run_id:
             first = await find_run(self._store, run.chain_id)
@@ -169,7 +167,7 @@ class _Audit:
         journal: JournalCheck,
         inbox: list[MessageKind],
         code: CodeCheck | None,
-        tell: Callable[[str, str], None],
+        tell: Tell,
     ) -> None:
         """I12, and I1 for a run that has not begun: its start message must be in its inbox."""
         found: list[tuple[str, str]] = []

@@ -33,10 +33,10 @@ from batuta.journal.entries import (
 )
 from batuta.journal.forks import Fork
 from batuta.journal.kinds import CLOSING_ENTRIES
+from batuta.journal.paging import unread_pages
 from batuta.journal.records import ANSWERS, Attempt, Message, MessageKind, Run, RunKind, Successor
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
-from batuta.journal.unread_pages import unread_pages
 
 _PAGE = 10_000
 

@@ -17,10 +17,10 @@ from batuta.engine.run.inputs import Input, InputReader
 from batuta.errors import BatutaError, WorkflowBroken, told
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, Entry, EntryKind, decode_body
+from batuta.journal.paging import last_of_page, unread_pages
 from batuta.journal.records import Attempt, Message, MessageKind, Run, StoredRun
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
-from batuta.journal.unread_pages import last_of_page, unread_pages
 
 _LOOKS = 5
 _TOO_MANY = "it has more messages than are read together"

@@ -9,8 +9,8 @@ from batuta.engine.run.effects import effects_of, put_output
 from batuta.engine.run.inputs import Input
 from batuta.ids import RunId
 from batuta.journal.entries import Command, decode_body
+from batuta.journal.paging import last_of_page
 from batuta.journal.records import Attempt, Change, Message, OutputKind
-from batuta.journal.unread_pages import last_of_page
 
 
 class RefusedClose:

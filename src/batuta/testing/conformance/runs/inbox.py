@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from batuta.clock import SECOND
 from batuta.errors import QuotaExceeded, RunClosed, UnknownRun
+from batuta.journal.paging import unread_pages
 from batuta.journal.quotas import EVERYBODY, WAITING, Quota
 from batuta.journal.records import (
     HEARTBEAT,
@@ -24,7 +25,6 @@ from batuta.journal.records import (
 )
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.journal.unread_pages import unread_pages
 from batuta.testing.conformance.kit import (
     MakeStore,
     Pen,
