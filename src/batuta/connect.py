@@ -59,8 +59,7 @@ def connect(
     """
     from batuta.client import Batuta
     from batuta.codecs import Encryption
-    from batuta.engine.backend.actor import Actor
-    from batuta.engine.backend.audit_keys import AuditKeys
+    from batuta.engine.backend.actor import Actor, AuditKeys
     from batuta.engine.backend.middleware import backend_for
     from batuta.stores.coded import guarded
 

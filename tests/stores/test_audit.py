@@ -9,8 +9,7 @@ import pytest
 
 from batuta import Batuta
 from batuta.codecs import Keys
-from batuta.engine.backend.actor import Actor
-from batuta.engine.backend.audit_keys import AuditKeys
+from batuta.engine.backend.actor import Actor, AuditKeys
 from batuta.engine.backend.native import NativeBackend
 from batuta.errors import AuditKeyMissing
 from batuta.journal.audit import Recorded, Verb, chained
