@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 
-from batuta.check.code import MUTATORS, Code
+from batuta.check.code import MUTATORS, Code, changed_in
 from batuta.check.forbidden_names import PATH_METHODS, method_rule, rule_for
 from batuta.check.name_resolution import STEPS, Definition, Kind, Outside, Scope, own_nodes, shown
-from batuta.check.shared_state import changed_in
 from batuta.check.sources import Function
 
 _EFFECTS = frozenset("W107 W201 W202 W203 W204 W301 W302 W405".split())
