@@ -27,9 +27,8 @@ from batuta.engine.activities.external_completion import HURRY
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.claimability import needs_worker, why_held, why_unclaimable
 from batuta.engine.backend.follow_chain import closing_command, last_of_chain
-from batuta.engine.backend.history import all_attempts, diff, timeline
+from batuta.engine.backend.history import all_attempts, diff, list_waiting, timeline
 from batuta.engine.backend.id_conflicts import check_code
-from batuta.engine.backend.open_calls import list_waiting
 from batuta.engine.forks.fork import ForkOperations
 from batuta.engine.machine.row_values import read_memo, read_tags
 from batuta.engine.run.inputs import CANCEL_AGAIN
