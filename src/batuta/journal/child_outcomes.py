@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Raw, Struct, UnsetType, json
+from msgspec import Raw, UnsetType, json
 
 from batuta.journal.entries import Body
 from batuta.journal.failures import Failure
@@ -14,16 +14,6 @@ _CLASSES = {
     RunState.TERMINATED: "RunTerminated",
     RunState.TIMED_OUT: "RunTimedOut",
 }
-
-
-class _Fields(Struct):
-    id: str
-    state: str
-
-
-class _Details(Struct):
-    args: list[str]
-    fields: _Fields
 
 
 def completed_outcome(seq: int, value: Raw | UnsetType) -> str:
@@ -43,5 +33,5 @@ def not_completed(id: str, state: RunState, reason: str = "", cause: Failure | N
     """RunFailed, RunCancelled, RunTerminated or RunTimedOut, as a value."""
     said = cause.words if cause is not None else reason
     message = f"run {id!r} {state.replace('_', ' ')}" + (f": {said}" if said else "")
-    details = json.encode(_Details([message], _Fields(id, str(state))))
+    details = json.encode({"args": [message], "fields": {"id": id, "state": str(state)}})
     return Failure(f"batuta.errors:{_CLASSES[state]}", message, Raw(details), cause=cause)
