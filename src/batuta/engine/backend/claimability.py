@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from batuta.errors import PayloadSealed, UnknownActivity, UnknownJob, UnknownWorkflow
 from batuta.journal.queues import LIMITS, QueueInfo
-from batuta.journal.records import Run, RunKind, WorkerView
+from batuta.journal.records import Run, RunKind, WorkerInfo, WorkerView
 from batuta.journal.states import CLAIMABLE, RunState
 
 _SEALED = PayloadSealed.__name__
@@ -50,13 +49,8 @@ class Declared(Struct, frozen=True):
     queue: str
 
 
-class Serving(Protocol):
-    """A worker, as far as it says which runs it takes."""
-
-    @property
-    def queues(self) -> Sequence[str]: ...
-    @property
-    def code(self) -> Mapping[str, object]: ...
+Serving = WorkerInfo | WorkerView
+"""A worker, as far as it says which runs it takes."""
 
 
 def why_unserved(declared: Sequence[Declared], serving: Sequence[Serving]) -> list[str]:
