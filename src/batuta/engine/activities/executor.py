@@ -37,11 +37,12 @@ from batuta.engine.activities.gates import Gates
 from batuta.engine.activities.heartbeats import Heartbeats
 from batuta.engine.activities.processes import Processes, Raised
 from batuta.engine.activities.publisher import Publisher
-from batuta.engine.activities.runner import ActPermit, Runner
+from batuta.engine.activities.runner import Runner
 from batuta.engine.activities.threads import DaemonExecutor, in_thread
 from batuta.engine.machine.async_generators import TurnHooks
 from batuta.engine.machine.core import PendingActivity
 from batuta.engine.worker.database_clock import DatabaseClock
+from batuta.engine.worker.lease import Lease
 from batuta.errors import Interrupted, InvalidInput, LostAttempt, UnknownActivity, told
 from batuta.failpoints import failpoint
 from batuta.journal.entries import Body, EntryKind
@@ -78,7 +79,7 @@ class Executor:
         activities: Mapping[str, Activity[..., Any]],
         clock: DatabaseClock,
         settings: Settings,
-        lease: ActPermit,
+        lease: Lease,
         permission: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._activities = activities

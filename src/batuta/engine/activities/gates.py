@@ -32,24 +32,6 @@ from batuta.telemetry import Event
 T = TypeVar("T")
 
 
-class Listeners(Protocol):
-    """Middleware that listens."""
-
-    def tell(self, event: Event) -> None: ...
-
-
-class Services(Protocol):
-    """The part of the worker that gates use."""
-
-    @property
-    def store(self) -> Store: ...
-    @property
-    def clock(self) -> DatabaseClock: ...
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
-    @property
-    def reporter(self) -> Listeners: ...
-
-
 class Attempts(Protocol):
     """The part of the executor that gates use."""
 
@@ -69,10 +51,20 @@ class Gates:
         self._waiting: dict[str, dict[Call, None]] = {}
         self._closed = False
 
-    def open(self, services: Services, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
-        self._worker, self._loop, self._context = services, loop, context
-        self.store, self.namespace = services.store, services.store.namespace
-        self.monotonic = services.clock.monotonic
+    def open(
+        self,
+        store: Store,
+        clock: DatabaseClock,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        report: Callable[[Event], None],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+    ) -> None:
+        """`spawn` begins a task of the worker; `report` tells middleware."""
+        self._spawn, self._loop, self._context = spawn, loop, context
+        self.store, self.namespace = store, store.namespace
+        self.monotonic = clock.monotonic
+        self.report = report
 
     def close(self) -> None:
         """Nothing is begun any more."""
@@ -225,7 +217,7 @@ class Gates:
         if self._closed:
             work.close()
         else:
-            self._worker.spawn(work)
+            self._spawn(work)
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
         def due() -> None:
@@ -233,6 +225,3 @@ class Gates:
                 act()
 
         self._loop.call_later(seconds, due, context=self._context)
-
-    def report(self, event: Event) -> None:
-        self._worker.reporter.tell(event)

@@ -7,26 +7,17 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from batuta.authoring.activity.attempt import current_activity
 from batuta.authoring.definitions import ExecutionMode
 from batuta.engine.activities.call import Call
 from batuta.engine.machine.async_generators import are_hooked
+from batuta.engine.worker.lease import Lease
 from batuta.serde import UNFIT
 
 _set_current = current_activity.set  # found once: it is called for every attempt
 _LOOP = ExecutionMode.LOOP
-
-
-class ActPermit(Protocol):
-    """Until when effects may go out, by the monotonic clock: the worker's lease."""
-
-    valid_until: float
-
-    @property
-    def monotonic(self) -> Callable[[], float]: ...
-    def may_act(self) -> bool: ...
 
 
 class _Seat:
@@ -45,7 +36,7 @@ class Runner:
 
     def __init__(
         self,
-        lease: ActPermit,
+        lease: Lease,
         permission: Callable[[], Coroutine[Any, Any, None]],
         done: Callable[[Call, Any], None],
         failed: Callable[[Call, BaseException], None],

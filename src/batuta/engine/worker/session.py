@@ -146,7 +146,7 @@ class Session:
         """Register, and begin to work; with `beaten` not before the first heartbeat has come through. When that fails
         or is cancelled, nothing of it is left."""
         self.executor.open(self._loop, self.context)
-        self.executor.gates.open(self, self._loop, self.context)
+        self.executor.gates.open(self.store, self.clock, self.spawn, self.reporter.tell, self._loop, self.context)
         self._transactions.open(self._loop, self.context)
         try:
             await self._open(beaten)
