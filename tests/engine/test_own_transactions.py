@@ -35,7 +35,7 @@ from batuta import (
     workflow,
 )
 from batuta.codecs import Encryption, Keys
-from batuta.engine.backend import quotas, start_rate
+from batuta.engine.backend import quotas
 from tests.engine.arena import until_state
 from tests.stores.postgres.callers import ASYNC, BLOCKING, dialect
 
@@ -363,7 +363,7 @@ async def test_a_start_over_a_quota_leaves_the_transaction_as_it_was(postgres_ur
 async def test_quotas_need_no_lock_that_the_transaction_holds(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_rate, "_SOON", 0.0)  # as if much time had passed after each start
+    monkeypatch.setattr(quotas, "_SOON", 0.0)  # as if much time had passed after each start
     monkeypatch.setattr(quotas, "_EVERY", 0.0)
     async with connect(sqlite_url) as client:
         await client.quotas.set("starts_per_second", 0.001, burst=20)
