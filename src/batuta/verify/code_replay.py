@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.jobs import Job
+from batuta.engine.forks.dry_run import in_callbacks
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.machine import Machine
 from batuta.engine.machine.replay import Replay, last_fork
@@ -77,14 +77,9 @@ class CodeCheck:
 
 async def outside_task(call: Callable[[], T]) -> T:
     """Call it from a callback of the loop: a turn takes the place of the running loop, which a task may not do."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
 
-    def run() -> None:
-        try:
-            answer.set_result(call())
-        except Exception as error:  # noqa: BLE001 - handed to the waiter
-            answer.set_exception(error)
+    def steps() -> Iterator[list[T]]:
+        yield [call()]
 
-    loop.call_soon(run)
-    return await answer
+    [answer] = await in_callbacks(steps())
+    return answer
