@@ -41,12 +41,6 @@ class WorkflowRules(ast.NodeVisitor):
                 self._report(part, "W106", f"{shown(part)} as a default")
         self._body(function)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._nested(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._nested(node)
-
     def _nested(self, node: Function) -> None:
         for part in (*node.decorator_list, *_defaults(node)):
             self.visit(part)
@@ -54,6 +48,8 @@ class WorkflowRules(ast.NodeVisitor):
             dropped, self._dropped = self._dropped, 0
             self._body(node)
             self._dropped = dropped
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _nested
 
     def _body(self, function: Function) -> None:
         self._code.scopes.append(Scope(self._code.module, function))
@@ -201,19 +197,12 @@ class WorkflowRules(ast.NodeVisitor):
             self._check_set(node.iter)
         self.generic_visit(node)
 
-    def visit_ListComp(self, node: ast.ListComp) -> None:
-        self._comprehension(node)
-
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
-        self._comprehension(node)
-
-    def visit_DictComp(self, node: ast.DictComp) -> None:
-        self._comprehension(node)
-
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> None:
         for one in node.generators if node not in self._any_order else ():
             self._check_set(one.iter)
         self.generic_visit(node)
+
+    visit_ListComp = visit_GeneratorExp = visit_DictComp = _comprehension
 
     def visit_Assign(self, node: ast.Assign) -> None:
         """Unpacked into several names; a single element has no order."""
@@ -255,11 +244,10 @@ class WorkflowRules(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         self._values(node, [node.left, *node.comparators])
 
-    def visit_If(self, node: ast.If) -> None:
+    def _tested(self, node: ast.If | ast.While) -> None:
         self._values(node, [node.test])
 
-    def visit_While(self, node: ast.While) -> None:
-        self._values(node, [node.test])
+    visit_If = visit_While = _tested
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> None:
         self._values(node, [node.value])
@@ -286,12 +274,6 @@ class WorkflowRules(ast.NodeVisitor):
 
     # -- try
 
-    def visit_Try(self, node: ast.Try) -> None:
-        self._try(node)
-
-    def visit_TryStar(self, node: ast.TryStar) -> None:
-        self._try(node)
-
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         for statement in (*node.body, *node.orelse):
             self.visit(statement)
@@ -303,6 +285,8 @@ class WorkflowRules(ast.NodeVisitor):
         for statement in _leaves(node.finalbody):
             self._report(statement, "W402", f"{shown(statement)} in finally")
         self._where_dropped(node.finalbody, dropped=True)
+
+    visit_Try = visit_TryStar = _try
 
     def _where_dropped(self, body: Sequence[ast.stmt], dropped: bool) -> None:
         self._dropped += dropped
