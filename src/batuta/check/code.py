@@ -63,14 +63,13 @@ class Code:
 
     def makes_awaitable(self, call: ast.Call) -> bool:
         """Whether it is a call that does nothing unless it is awaited."""
-        found = self.resolve(call.func)
-        if isinstance(found, Outside):
-            return (ours(found.name) or "") in _AWAITED or found.name in _AWAITED_OF_ASYNCIO
-        if isinstance(found, Definition):
-            if found.kind in (*STEPS, Kind.WORKFLOW):
-                return True
-            node = found.node
-            return isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list and not _yields(node)
+        match self.resolve(call.func):
+            case Outside(name=name):
+                return (ours(name) or "") in _AWAITED or name in _AWAITED_OF_ASYNCIO
+            case Definition(kind=kind, node=node):
+                if kind in (*STEPS, Kind.WORKFLOW):
+                    return True
+                return isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list and not _yields(node)
         if isinstance(call.func, ast.Attribute) and call.func.attr == "wait":
             return self.definition(call.func.value, Kind.SIGNAL) is not None
         return False

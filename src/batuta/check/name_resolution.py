@@ -79,18 +79,20 @@ class Scope:
         shared: set[str] = set()
         seen: dict[str, int] = {}
         for node in own_nodes(function):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                self.imports.update(module.imported(node))
-            elif isinstance(node, Function):
-                self.functions[node.name] = node
-            elif isinstance(node, ast.Global):
-                shared.update(node.names)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.local.add(node.id)
-                seen[node.id] = seen.get(node.id, 0) + 1
-            elif isinstance(node, ast.ExceptHandler) and node.name:
-                self.local.add(node.name)
-            self._note_value(node)
+            match node:
+                case ast.Import() | ast.ImportFrom():
+                    self.imports.update(module.imported(node))
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self.functions[node.name] = node
+                case ast.Global(names=names):
+                    shared.update(names)
+                case ast.Name(id=name, ctx=ast.Store()):
+                    self.local.add(name)
+                    seen[name] = seen.get(name, 0) + 1
+                case ast.ExceptHandler(name=str(name)):
+                    self.local.add(name)
+                case _:
+                    self._note_value(node)
         self.aliases = {name: values[0] for name, values in self.values.items() if seen.get(name) == 1}
         self.shared = shared
         self.local -= shared

@@ -30,7 +30,13 @@ _WORDS = {
     "cancel_timer": "cancel timer",
     "as_completed": "as completed",
 }
-_NAMED = {"call": "activity", "wait_for_timer": "timer", "publish": "publish"}
+_NAMED = {
+    "call": "activity",
+    "wait_for_timer": "timer",
+    "publish": "publish",
+    "run_child": "child",
+    "start_child": "start child",
+}
 _ASYNCIO = dict.fromkeys(("sleep", "timeout", "timeout_at"), "timer") | {
     name: name.replace("_", " ") for name in "wait_for gather wait create_task ensure_future shield".split()
 }
@@ -226,21 +232,20 @@ class _Reader:
         return ["await"] if awaited else []
 
     def _outside(self, node: ast.Call, name: str, *, awaited: bool) -> Shape:
-        own = ours(name)
-        if own is None:
-            known = _ASYNCIO.get(name.removeprefix("asyncio.")) if name.startswith("asyncio.") else None
-            return [known] if known else [f"await {name}"] if awaited else []
-        if own == "patched":
-            return [{"patch": self._argument(node)}]
-        if own == "deprecate_patch":
-            return [{"deprecated": self._argument(node)}]
-        if own in _NAMED:
-            return [f"{_NAMED[own]} {self._argument(node)}"]
-        if own in ("run_child", "start_child"):
-            return [f"{'child' if own == 'run_child' else 'start child'} {self._argument(node)}"]
-        if own == "send":
-            return [f"send {self._argument(node, 1)}"]
-        return [_WORDS[own]] if own in _WORDS else []
+        match ours(name):
+            case None:
+                known = _ASYNCIO.get(name.removeprefix("asyncio.")) if name.startswith("asyncio.") else None
+                return [known] if known else [f"await {name}"] if awaited else []
+            case "patched":
+                return [{"patch": self._argument(node)}]
+            case "deprecate_patch":
+                return [{"deprecated": self._argument(node)}]
+            case "send":
+                return [f"send {self._argument(node, 1)}"]
+            case own if own in _NAMED:
+                return [f"{_NAMED[own]} {self._argument(node)}"]
+            case own:
+                return [_WORDS[own]] if own in _WORDS else []
 
     def _argument(self, node: ast.Call, place: int = 0) -> str:
         """The name that an argument gives: a text, or a definition's."""

@@ -241,18 +241,21 @@ def gauges_of(rows: Iterable[GaugeRow]) -> StoreGauges:
     for part, queue, state, count, at in rows:
         if state and count:
             found.states[RunState(state)] = found.states.get(RunState(state), 0) + count
-        if part == "workers":
-            found.workers = count
-        elif part == "letters":
-            found.dead_letters = count
-        elif part == "retrying":
-            found.retrying[int(queue)] = found.retrying.get(int(queue), 0) + count
-        elif part == "schedule":
-            found.schedule_due = at
-        elif part == "now":
-            found.now = at or 0
-        elif part != "idle":
-            _add(found.queues.setdefault(queue, QueueGauges()), part, count, at)
+        match part:
+            case "workers":
+                found.workers = count
+            case "letters":
+                found.dead_letters = count
+            case "retrying":
+                found.retrying[int(queue)] = found.retrying.get(int(queue), 0) + count
+            case "schedule":
+                found.schedule_due = at
+            case "now":
+                found.now = at or 0
+            case "idle":
+                pass
+            case _:
+                _add(found.queues.setdefault(queue, QueueGauges()), part, count, at)
     found.queues = dict(sorted(found.queues.items()))
     return found
 

@@ -77,19 +77,19 @@ class JournalCheck:
                 self._tell(
                     "I10", f"entry {entry.ord} reads message {body.message_id} a second time, after entry {before}"
                 )
-        if entry.kind is EntryKind.STARTED and body.start is not UNSET:
-            self.name = body.start.name
-        elif entry.kind in CALL_ANSWERS:
-            if self.waiting.pop(body.seq, None) is not ENTRY_KINDS[entry.kind].answers:
-                self._tell(
-                    "I3", f"entry {entry.ord} ({entry.kind}) answers command {body.seq}, which waits for no answer"
-                )
-        elif entry.kind is EntryKind.CANCEL_REQUESTED:
-            self.cancelled = True
-        elif entry.kind is EntryKind.REFUSED:
-            self.waiting.pop(body.seq, None)
-        elif entry.kind is EntryKind.TIMER_FIRED:
-            self._check_timer(entry, body.seq)
+        match entry.kind:
+            case EntryKind.STARTED if body.start is not UNSET:
+                self.name = body.start.name
+            case kind if kind in CALL_ANSWERS:
+                if self.waiting.pop(body.seq, None) is not ENTRY_KINDS[kind].answers:
+                    what = f"answers command {body.seq}, which waits for no answer"
+                    self._tell("I3", f"entry {entry.ord} ({kind}) {what}")
+            case EntryKind.CANCEL_REQUESTED:
+                self.cancelled = True
+            case EntryKind.REFUSED:
+                self.waiting.pop(body.seq, None)
+            case EntryKind.TIMER_FIRED:
+                self._check_timer(entry, body.seq)
 
     def _check_timer(self, entry: Entry, seq: int) -> None:
         self.fired += 1

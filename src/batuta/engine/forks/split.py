@@ -93,19 +93,20 @@ def _keep(found: Split, entry: Entry, body: Body) -> None:
     found.quiet = body.quiet
     for command in body.commands:
         found.seq = command.seq
-        if command.kind in (CommandKind.ACTIVITY, CommandKind.CHILD):
-            found.calls[command.seq] = Pending(command, entry.ord, entry.at, _mark(found))
-        elif command.kind is CommandKind.CANCEL:
-            target = found.calls.get(command.target)
-            if target is not None and target.command.kind is CommandKind.ACTIVITY:
-                del found.calls[command.target]
-            elif target is not None:
-                target.cancelled = True
-        elif command.kind is CommandKind.PUBLISH:
-            value = "null" if command.value is UNSET else bytes(command.value).decode()
-            found.published[command.name] = Output(
-                kind=OutputKind.PUBLISHED, name=command.name, ord=entry.ord, at=entry.at, value=value
-            )
+        match command.kind:
+            case CommandKind.ACTIVITY | CommandKind.CHILD:
+                found.calls[command.seq] = Pending(command, entry.ord, entry.at, _mark(found))
+            case CommandKind.CANCEL:
+                target = found.calls.get(command.target)
+                if target is not None and target.command.kind is CommandKind.ACTIVITY:
+                    del found.calls[command.target]
+                elif target is not None:
+                    target.cancelled = True
+            case CommandKind.PUBLISH:
+                value = "null" if command.value is UNSET else bytes(command.value).decode()
+                found.published[command.name] = Output(
+                    kind=OutputKind.PUBLISHED, name=command.name, ord=entry.ord, at=entry.at, value=value
+                )
         found.ended = found.ended or command.kind in CLOSING_COMMANDS
 
 
