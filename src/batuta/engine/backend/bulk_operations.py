@@ -44,11 +44,9 @@ class BulkOperations:
         closes: OutsideCloses,
     ) -> None:
         self._store, self._actor, self._forking, self._retry, self._closes = store, actor, forking, retry, closes
+        self.count = store.count_runs
 
     # -- many
-
-    async def count(self, where: RunFilter) -> int:
-        return await self._store.count_runs(where)
 
     async def apply(
         self, verb: Verb, where: RunFilter, reason: str, how: Remake | None = None, course: Course | None = None

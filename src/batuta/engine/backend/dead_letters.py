@@ -24,15 +24,13 @@ from batuta.errors import BatutaError, InvalidFork, LetterResolved, StoreError, 
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.audit import Act, Verb
-from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter, LetterState
+from batuta.journal.dead_letters import DeadLetter, LetterFilter, LetterState
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.paging import all_pages
 from batuta.journal.records import Run
 from batuta.journal.store import Store
 
-_Letters = list[DeadLetter]
-"""Named here: in the class `list` is a verb."""
 _BATCH = 500
 """Letters of one transaction."""
 _SHARE = 0.1
@@ -53,6 +51,9 @@ class NativeDeadLetters:
         code_here: CodeHere,
     ) -> None:
         self._store, self._actor, self._code_here = store, actor, code_here
+        self.list = store.letters
+        self.groups = store.letter_groups
+        self.count = store.count_letters
 
     # -- looking
 
@@ -70,16 +71,7 @@ class NativeDeadLetters:
                     return letter
         raise UnknownLetter(id)
 
-    async def list(self, where: LetterFilter, cursor: str | None, limit: int) -> DeadLetterPage:
-        return await self._store.letters(where, cursor, limit)
-
-    async def groups(self, where: LetterFilter, cursor: str | None, limit: int) -> DeadLetterGroups:
-        return await self._store.letter_groups(where, cursor, limit)
-
-    async def count(self, where: LetterFilter) -> int:
-        return await self._store.count_letters(where)
-
-    async def _batches(self, which: Named, size: int) -> AsyncIterator[_Letters]:
+    async def _batches(self, which: Named, size: int) -> AsyncIterator[list[DeadLetter]]:
         """Open dead letters among the selected ones, from the newest on: those that arrive meanwhile are not included.
 
         Raises LetterResolved for a single one.

@@ -63,6 +63,8 @@ class NativeRuns:
     ) -> None:
         self._store, self._actor, self._waiters, self._forking, self._home = store, actor, waiters, forking, home
         self._closes = closes
+        self.count = store.count_runs
+        self.count_states = store.count_states
 
     # -- results
 
@@ -263,12 +265,6 @@ class NativeRuns:
         else:
             page = await list_waiting(self._store, where, waiting_for, cursor, limit)
         return RunPage([_description(run, []) for run in page.runs], page.cursor)
-
-    async def count(self, where: RunFilter) -> int:
-        return await self._store.count_runs(where)
-
-    async def count_states(self, where: RunFilter) -> dict[RunState, int]:
-        return await self._store.count_states(where)
 
 
 def ref_of(run: Run, is_new: bool | None = None) -> RunRef:
