@@ -17,7 +17,6 @@ from batuta.engine.backend.actor import Actor
 from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.journal.audit import Verb
 from batuta.journal.queues import LIMITS, QueueInfo, QueueLimits, Rate
-from batuta.journal.records import WorkerView
 from batuta.journal.server.documents import SCHEMAS
 from batuta.journal.store import Store
 from batuta.names import check_name
@@ -88,7 +87,22 @@ class NativeWorkers:
 
     async def list(self) -> Sequence[WorkerRow]:
         now = await self._store.now()
-        return [_worker(view, now) for view in await self._store.workers()]
+        return [
+            WorkerRow(
+                worker_id=view.worker_id,
+                host=view.host,
+                pid=view.pid,
+                queues=view.queues,
+                code=view.code,
+                started_at=as_datetime(view.registered_at),
+                beat_at=as_datetime(view.beat_at),
+                silent=max(0, now - view.beat_at) / SECOND,
+                live=view.live,
+                lease=(view.lease_until - view.beat_at) / SECOND,
+                runs=view.runs,
+            )
+            for view in await self._store.workers()
+        ]
 
     async def schemas(self) -> Sequence[CodeSchema]:
         return [msgspec.json.decode(one.body, type=CodeSchema) for one in await self._store.documents(SCHEMAS)]
@@ -96,22 +110,6 @@ class NativeWorkers:
     async def schema(self, code: str) -> CodeSchema | None:
         found = await self._store.document(SCHEMAS, code)
         return None if found is None else msgspec.json.decode(found.body, type=CodeSchema)
-
-
-def _worker(view: WorkerView, now: int) -> WorkerRow:
-    return WorkerRow(
-        worker_id=view.worker_id,
-        host=view.host,
-        pid=view.pid,
-        queues=view.queues,
-        code=view.code,
-        started_at=as_datetime(view.registered_at),
-        beat_at=as_datetime(view.beat_at),
-        silent=max(0, now - view.beat_at) / SECOND,
-        live=view.live,
-        lease=(view.lease_until - view.beat_at) / SECOND,
-        runs=view.runs,
-    )
 
 
 def _difference(before: QueueLimits, after: QueueLimits) -> str:
