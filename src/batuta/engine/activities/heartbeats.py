@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any
 
 from batuta.engine.activities.call import LEASE_OVER, Call, HeartbeatState
 from batuta.errors import LostAttempt
@@ -41,13 +41,14 @@ class Heartbeats:
             call.lost = LEASE_OVER  # not `over`: if the lease is renewed, the run is still ours
             raise call.complaint()
 
-    def note(self, call: Call, details: str | None) -> None:
+    def note(self, call: Call, details: str | None) -> HeartbeatState:
         """The attempt is alive. `details` are JSON."""
         beats = call.beats = call.beats or HeartbeatState()
         beats.at = call.run.now()
         beats.untold += 1
         if details is not None:
             beats.details, beats.unwritten = details, True
+        return beats
 
     def tell(self, call: Call) -> None:
         """Have an event sent of those that came since the last one."""
@@ -95,8 +96,7 @@ class Heartbeats:
         if call.over or call.run.leaving:
             future.set_exception(call.complaint())
             return
-        self.note(call, text)
-        beats = cast(HeartbeatState, call.beats)
+        beats = self.note(call, text)
         beats.unwritten, call.noted = False, True
         beats.saving.append(future)
         failpoint("checkpoint.before")
@@ -115,8 +115,7 @@ class Heartbeats:
         self.note_progress(call, encode(value, "the progress of a job", self._limit).decode())
 
     def note_progress(self, call: Call, text: str) -> None:
-        self.note(call, None)
-        cast(HeartbeatState, call.beats).progress = text
+        self.note(call, None).progress = text
 
     def lose(self, call: Call) -> None:
         """The attempt's answer is not wanted any more: its code must not wait for us either."""
