@@ -41,7 +41,7 @@ from batuta.engine.backend.quotas import Guard, NativeQuotas
 from batuta.engine.backend.runs import NativeRuns, ref_of
 from batuta.engine.backend.schedule_api import NativeSchedules
 from batuta.engine.backend.schedule_rules import Plan
-from batuta.engine.backend.starts import JobRuns, job_run, last_run, needs_clock, new_run, unowned_run
+from batuta.engine.backend.starts import JobRuns, job_run, last_run, new_run, unowned_run
 from batuta.engine.forks.fork import ForkOperations
 from batuta.engine.machine.headers import traced
 from batuta.engine.worker.committer import MustQueue
@@ -226,7 +226,7 @@ class NativeBackend:
     async def _enter(
         self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
     ) -> ReadyWrite:
-        now = await self._now_for([one for one in _every(requests, after) if isinstance(one, JobRequest)])
+        now = await self._now_for(_every(requests, after))
         runs = [unowned_run(one, now) for one in requests]
         last = None if after is None else last_run(after, len(runs), now)
         if last is not None and not runs:
@@ -247,8 +247,10 @@ class NativeBackend:
     def borrow(self, connection: object) -> Borrowed:
         return self._store.borrow(connection)
 
-    async def _now_for(self, requests: Sequence[JobRequest]) -> int:
-        return await self._store.now() if needs_clock(requests) else 0
+    async def _now_for(self, requests: Sequence[StartRequest | JobRequest]) -> int:
+        """The store's time, if some of them are to begin at a time."""
+        timed = any(isinstance(one, JobRequest) and one.at is not None for one in requests)
+        return await self._store.now() if timed else 0
 
     async def _start_here(
         self, session: Session, new: NewRun, body: Body, write: Callable[[NewRun, Body], Coroutine[Any, Any, RunRef]]

@@ -152,8 +152,3 @@ class JobRuns(Sequence[NewRun]):
 def last_run(after: JobRequest, size: int, now: int = 0) -> NewRun:
     """The run that is called when a batch of that size has ended."""
     return job_run(replace(after, overrides=replace(after.overrides, batch=size)), now)
-
-
-def needs_clock(requests: Sequence[JobRequest]) -> bool:
-    """Whether the store's time must be known: some are to begin at a time."""
-    return any(request.at is not None for request in requests)
