@@ -76,14 +76,10 @@ class Batches(Generic[T, R]):
             self._task = asyncio.Task(self._write_all(), loop=loop, name=self.name, context=contextvars.Context())
         return future
 
-    def answer(self, item: T, future: asyncio.Future[R], answer: R | Exception) -> None:
-        """It is written, or cannot be."""
-        if future.done():
-            return
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
+    def refuse(self, item: T, future: asyncio.Future[R], error: Exception) -> None:
+        """It cannot be written."""
+        if not future.done():
+            future.set_exception(error)
 
     async def _write_all(self) -> None:
         try:
@@ -116,7 +112,10 @@ class Batches(Generic[T, R]):
             raise
         else:
             for (item, future), answer in zip(batch, answers, strict=True):
-                self.answer(item, future, answer)
+                if isinstance(answer, Exception):
+                    self.refuse(item, future, answer)
+                elif not future.done():
+                    future.set_result(answer)
 
 
 def _fail(batch: Sequence[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
@@ -149,19 +148,21 @@ class Starter(Batches[NewRun, tuple[Run, bool]]):
     async def write(self, items: Sequence[NewRun]) -> Sequence[StartOutcome]:
         return await self._store.start_many(items)
 
-    def answer(
-        self, item: NewRun, future: asyncio.Future[tuple[Run, bool]], answer: tuple[Run, bool] | Exception
-    ) -> None:
-        if isinstance(answer, StoreUnavailable):  # locked: the others do not wait with it
+    def refuse(self, item: NewRun, future: asyncio.Future[tuple[Run, bool]], error: Exception) -> None:
+        if isinstance(error, StoreUnavailable):  # locked: the others do not wait with it
             task = asyncio.create_task(self._write_alone(item, future), name="batuta-starter-locked")
             self._alone.add(task)
             task.add_done_callback(self._alone.discard)
         else:
-            super().answer(item, future, answer)
+            super().refuse(item, future, error)
 
     async def _write_alone(self, new: NewRun, future: asyncio.Future[tuple[Run, bool]]) -> None:
         try:
-            super().answer(new, future, await _alone(self._store, new))
+            outcome = await self._store.start(new)
         except BaseException as error:
             _fail([(new, future)], error)
-            raise
+            if not isinstance(error, Exception):
+                raise
+        else:
+            if not future.done():
+                future.set_result(outcome)
