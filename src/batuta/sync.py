@@ -30,7 +30,6 @@ from typing import (
 )
 
 from batuta import client as aio
-from batuta.authoring.backend import RunPage
 from batuta.authoring.client.bulk_operations import Selection as AsyncSelection
 from batuta.authoring.client.bus import BusClient
 from batuta.authoring.client.caller_transaction import Deferred
@@ -59,7 +58,7 @@ from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.retention import Retention
 from batuta.resilience.operators import Breakers as AsyncBreakers
 from batuta.resilience.operators import Limits as AsyncLimits
-from batuta.sync_verbs import blocking
+from batuta.sync_verbs import Part, blocking
 from batuta.webhooks.manager import Webhooks as AsyncWebhooks
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Client:
             home, self._home = self._home, None
             self._why_not = "this client was closed: make another with batuta.sync.connect"
         if home is not None:
-            home.close()
+            home.thread.close()
 
     @overload
     def start(
@@ -216,7 +215,7 @@ class Client:
     @contextmanager
     def transaction(self, connection: object) -> Iterator[None]:
         """On SQLite: a transaction on your own `sqlite3` connection to the same file. As `Batuta.transaction`."""
-        borrowed = self._opened().client.borrow(connection)
+        borrowed = self._opened().thread.client.borrow(connection)
         with closing(borrowed.begin()) as pauses:
             for pause in pauses:
                 time.sleep(pause)
@@ -250,72 +249,73 @@ class Client:
 
     def select(self, /, *, everything: bool = False, **where: Any) -> Selection:
         """Runs to do something to, all of them together. As `Batuta.select`."""
-        return Selection(self, self._opened().client.select(everything=everything, **where))
+        found = self._opened().thread.client.select(everything=everything, **where)
+        return Selection(self, lambda _: found)
 
     @property
     def bus(self) -> Bus:
         """Topics and subscriptions of the bus, and what waits to be delivered."""
-        return Bus(self)
+        return Bus(self, lambda client: client.bus)
 
     @property
     def schedules(self) -> Schedules:
         """Schedules: made, changed, paused, triggered."""
-        return Schedules(self)
+        return Schedules(self, lambda client: client.schedules)
 
     @property
     def dead_letters(self) -> DeadLetters:
         """Dead letters: listed, grouped, reprocessed, discarded."""
-        return DeadLetters(self)
+        return DeadLetters(self, lambda client: client.dead_letters)
 
     @property
     def retention(self) -> Retentions:
         """How long closed runs are kept."""
-        return Retentions(self)
+        return Retentions(self, lambda client: client.retention)
 
     @property
     def workers(self) -> Workers:
         """Workers: host, queues, code, last heartbeat."""
-        return Workers(self)
+        return Workers(self, lambda client: client.workers)
 
     @property
     def breakers(self) -> Breakers:
         """Circuit breakers: listed, and forced open, closed or off."""
-        return Breakers(self)
+        return Breakers(self, lambda client: client.breakers)
 
     @property
     def limits(self) -> Limits:
         """Limits towards partners: listed and changed."""
-        return Limits(self)
+        return Limits(self, lambda client: client.limits)
 
     @property
     def flows(self) -> Flows:
         """Flows, their events, runs and secrets."""
         from batuta.sync_flows import Flows
 
-        return Flows(self)
+        return Flows(self, lambda client: client.flows)
 
     @property
     def webhooks(self) -> Webhooks:
         """Webhooks to other people's endpoints."""
-        return Webhooks(self)
+        return Webhooks(self, lambda client: client.webhooks)
 
     @property
     def quotas(self) -> Quotas:
         """How much may be started in this namespace."""
-        return Quotas(self)
+        return Quotas(self, lambda client: client.quotas)
 
     @contextmanager
     def gates(self, *gates: Gate, args: Sequence[Any] = ()) -> Iterator[None]:
         """Run a block behind gates: `with client.gates(breaker("bank")): ...`. See the async client's `gates`."""
         home = self._opened()
-        block = home.client.gates(*gates, args=args)
-        home.call(block.__aenter__)
+        block = home.thread.client.gates(*gates, args=args)
+        home.thread.call(block.__aenter__)
         try:
             yield
         except BaseException as error:
-            home.call(partial(block.__aexit__, type(error), error, error.__traceback__))
+            home.thread.call(partial(block.__aexit__, type(error), error, error.__traceback__))
             raise
-        home.call(partial(block.__aexit__, None, None, None))
+        home.thread.call(partial(block.__aexit__, None, None, None))
 
     def worker(
         self,
@@ -331,7 +331,7 @@ class Client:
     ) -> AbstractContextManager[None]:
         """A worker in the client's thread, while the context is open. For development and small programs."""
         home = self._opened()
-        worker = home.client.worker(
+        worker = home.thread.client.worker(
             workflows=workflows,
             activities=activities,
             jobs=jobs,
@@ -347,16 +347,16 @@ class Client:
         """Have something begun; inside a transaction of the caller's own, in the caller's own thread."""
         home = self._opened()
         given = None if transaction is None else Deferred(transaction)
-        made = home.call(lambda: work(home.client, given))
+        made = home.thread.call(lambda: work(home.thread.client, given))
         return home, made if given is None else given.finish()
 
     def _handle(self, work: Callable[[aio.Batuta], Coroutine[Any, Any, AsyncHandle[R]]]) -> Handle[R]:
         home = self._opened()
-        return Handle(home, home.call(lambda: work(home.client)))
+        return Handle(home, home.thread.call(lambda: work(home.thread.client)))
 
     def _ask(self, work: Callable[[aio.Batuta], Coroutine[Any, Any, T]]) -> T:
         home = self._opened()
-        return home.call(lambda: work(home.client))
+        return home.thread.call(lambda: work(home.thread.client))
 
     def _opened(self) -> _Home:
         _refuse_in_event_loop()
@@ -366,7 +366,7 @@ class Client:
             if self._home is None:
                 self._home = _Home(self._make)
                 try:
-                    self._home.open()
+                    self._home.thread.open()
                 except BaseException:
                     self._home = None
                     raise
@@ -382,15 +382,10 @@ class Client:
                 self._why_not = "memory:// belongs to the process that made it: a forked one cannot use it"
 
 
-class _Part:
-    """A part of a client."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-
-class Schedules(_Part):
+class Schedules(Part[AsyncSchedules]):
     """The schedules of a namespace, for blocking code: `client.schedules`."""
+
+    _client: Client
 
     create = blocking(AsyncSchedules.create)
     update = blocking(AsyncSchedules.update)
@@ -406,11 +401,8 @@ class Schedules(_Part):
         """Begin a run now, whatever the calendar and the overlap policy."""
         return self._client._handle(lambda client: client.schedules.trigger(id))
 
-    def _ask(self, work: Callable[[AsyncSchedules], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.schedules))
 
-
-class DeadLetters(_Part):
+class DeadLetters(Part[AsyncDeadLetters]):
     """The dead letters of a namespace, for blocking code: `client.dead_letters`."""
 
     list = blocking(AsyncDeadLetters.list)
@@ -420,15 +412,9 @@ class DeadLetters(_Part):
     reprocess = blocking(AsyncDeadLetters.reprocess)
     discard = blocking(AsyncDeadLetters.discard)
 
-    def _ask(self, work: Callable[[AsyncDeadLetters], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.dead_letters))
 
-
-class Selection:
+class Selection(Part[AsyncSelection]):
     """Runs that a filter finds, for blocking code: `client.select(...)`."""
-
-    def __init__(self, client: Client, real: AsyncSelection) -> None:
-        self._client, self._real = client, real
 
     count = blocking(AsyncSelection.count)
     pause = blocking(AsyncSelection.pause)
@@ -440,11 +426,8 @@ class Selection:
     fork = blocking(AsyncSelection.fork)
     delete = blocking(AsyncSelection.delete)
 
-    def _ask(self, work: Callable[[AsyncSelection], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda _: work(self._real))
 
-
-class Retentions(_Part):
+class Retentions(Part[AsyncRetentions]):
     """How long closed runs of a namespace are kept, for blocking code: `client.retention`."""
 
     list = blocking(AsyncRetentions.list)
@@ -452,22 +435,16 @@ class Retentions(_Part):
     delete = blocking(AsyncRetentions.delete)
     prune = blocking(AsyncRetentions.prune)
 
-    def _ask(self, work: Callable[[AsyncRetentions], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.retention))
 
-
-class Workers(_Part):
+class Workers(Part[AsyncWorkers]):
     """The workers of a namespace, for blocking code: `client.workers`."""
 
     list = blocking(AsyncWorkers.list)
     schemas = blocking(AsyncWorkers.schemas)
     schema = blocking(AsyncWorkers.schema)
 
-    def _ask(self, work: Callable[[AsyncWorkers], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.workers))
 
-
-class Breakers(_Part):
+class Breakers(Part[AsyncBreakers]):
     """Circuit breakers, for blocking code: `client.breakers`."""
 
     list = blocking(AsyncBreakers.list)
@@ -477,11 +454,8 @@ class Breakers(_Part):
     off = blocking(AsyncBreakers.off)
     forget = blocking(AsyncBreakers.forget)
 
-    def _ask(self, work: Callable[[AsyncBreakers], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.breakers))
 
-
-class Limits(_Part):
+class Limits(Part[AsyncLimits]):
     """Limits towards partners, for blocking code: `client.limits`."""
 
     list = blocking(AsyncLimits.list)
@@ -493,12 +467,11 @@ class Limits(_Part):
     sync = blocking(AsyncLimits.sync)
     forget = blocking(AsyncLimits.forget)
 
-    def _ask(self, work: Callable[[AsyncLimits], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.limits))
 
-
-class Webhooks(_Part):
+class Webhooks(Part[AsyncWebhooks]):
     """Webhooks to other people's endpoints, for blocking code: `client.webhooks`."""
+
+    _client: Client
 
     create = blocking(AsyncWebhooks.create)
     list = blocking(AsyncWebhooks.list)
@@ -508,10 +481,7 @@ class Webhooks(_Part):
     disable = blocking(AsyncWebhooks.disable)
     rotate = blocking(AsyncWebhooks.rotate)
     delete = blocking(AsyncWebhooks.delete)
-
-    def deliveries(self, **where: Any) -> RunPage:
-        """Deliveries, newest first. As `client.webhooks.deliveries`."""
-        return self._ask(lambda webhooks: webhooks.deliveries(**where))
+    deliveries = blocking(AsyncWebhooks.deliveries)
 
     def send(self, event: str, data: Any, *, transaction: Any = None, **options: Any) -> Sequence[Handle[Any]]:
         """Send an event to every enabled endpoint that takes its type. As `client.webhooks.send`; `transaction` is a
@@ -529,11 +499,8 @@ class Webhooks(_Part):
         """Deliver again what was delivered or has failed."""
         return self._client._handle(lambda client: client.webhooks.resend(delivery, reason))
 
-    def _ask(self, work: Callable[[AsyncWebhooks], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.webhooks))
 
-
-class Bus(_Part):
+class Bus(Part[BusClient]):
     """The bus of a namespace, for blocking code: `client.bus`."""
 
     status = blocking(BusClient.status)
@@ -541,19 +508,13 @@ class Bus(_Part):
     delete = blocking(BusClient.delete)
     prune = blocking(BusClient.prune)
 
-    def _ask(self, work: Callable[[BusClient], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.bus))
 
-
-class Quotas(_Part):
+class Quotas(Part[AsyncQuotas]):
     """How much may be started in a namespace, for blocking code: `client.quotas`."""
 
     list = blocking(AsyncQuotas.list)
     set = blocking(AsyncQuotas.set)
     delete = blocking(AsyncQuotas.delete)
-
-    def _ask(self, work: Callable[[AsyncQuotas], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.quotas))
 
 
 class Handle(Generic[R]):
@@ -648,7 +609,7 @@ class Handle(Generic[R]):
 
     def _ask(self, work: Callable[[AsyncHandle[R]], Coroutine[Any, Any, T]]) -> T:
         _refuse_in_event_loop()
-        return self._home.call(lambda: work(self._real))
+        return self._home.thread.call(lambda: work(self._real))
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
@@ -662,53 +623,31 @@ class Batch(list[Handle[Any]]):
 
 
 class _Working(AbstractContextManager[None]):
-    """A worker in the thread of a client. It ends with its context, or with the client."""
+    """A worker in the thread of a client. It ends with its context, or with the client, whose thread knows it."""
 
     def __init__(self, home: _Home, worker: AbstractAsyncContextManager[Any]) -> None:
         self._home, self._worker = home, worker
 
     def __enter__(self) -> None:
-        self._home.enter(self, self._worker)
+        thread = self._home.thread
+        thread.call(lambda: thread.enter(self._worker))
+        thread.working.add(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._home.leave(self, self._worker)
+        thread = self._home.thread
+        thread.working.discard(self)
+        if not thread.closing and not thread.is_parents:
+            thread.call(lambda: thread.leave(self._worker))
 
 
 class _Home:
     """The event loop and thread of a client and its handles. It closes when none of them is left."""
 
     def __init__(self, make: Callable[[], aio.Batuta]) -> None:
-        self._thread = _Thread(make)
-        weakref.finalize(self, self._thread.stop).atexit = False  # `_close_all` does that
-
-    @property
-    def client(self) -> aio.Batuta:
-        return self._thread.client
-
-    def open(self) -> None:
-        """Connect. Raises the errors of the async client."""
-        self._thread.open()
-
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` in the loop and wait for its end. Cancels it if the caller stops waiting (KeyboardInterrupt)."""
-        return self._thread.call(work)
-
-    def close(self) -> None:
-        self._thread.close()
-
-    def enter(self, context: _Working, worker: AbstractAsyncContextManager[Any]) -> None:
-        """Start a worker, which is then in use, and this with it."""
-        thread = self._thread
-        thread.call(lambda: thread.enter(worker))
-        thread.working.add(context)
-
-    def leave(self, context: _Working, worker: AbstractAsyncContextManager[Any]) -> None:
-        thread = self._thread
-        thread.working.discard(context)
-        if not thread.closing and not thread.is_parents:
-            thread.call(lambda: thread.leave(worker))
+        self.thread = _Thread(make)
+        weakref.finalize(self, self.thread.stop).atexit = False  # `_close_all` does that
 
 
 class _Thread:
@@ -734,11 +673,13 @@ class _Thread:
         return self._pid != os.getpid()
 
     def open(self) -> None:
+        """Connect. Raises the errors of the async client."""
         _threads.add(self)
         self._thread.start()
         self._up.result()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` in the loop and wait for its end. Cancels it if the caller stops waiting (KeyboardInterrupt)."""
         if self.is_parents:
             raise ClientError("this handle is of another process: in a forked one, ask the client for it with get(id)")
         future = self._begin(work)

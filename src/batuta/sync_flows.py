@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
-
-from batuta.client import Batuta
 from batuta.flows.calls.events import Events as AsyncEvents
 from batuta.flows.calls.flows import Flows as AsyncFlows
 from batuta.flows.calls.runs import FlowRuns as AsyncFlowRuns
 from batuta.flows.stored_secrets import StoredSecrets
-from batuta.sync_verbs import Face, blocking
-
-T = TypeVar("T")
+from batuta.sync_verbs import Part, blocking
 
 
-class _Part:
-    """A part of a blocking client."""
-
-    def __init__(self, client: Face[Batuta]) -> None:
-        self._client = client
-
-
-class Flows(_Part):
+class Flows(Part[AsyncFlows]):
     """The flows of a namespace, for blocking code: `client.flows`."""
 
     create = blocking(AsyncFlows.create)
@@ -35,28 +22,22 @@ class Flows(_Part):
     new_version = blocking(AsyncFlows.new_version)
     activate = blocking(AsyncFlows.activate)
     audit = blocking(AsyncFlows.audit)
-
-    def parts(self, **options: Any) -> dict[str, Any]:
-        """All that a worker needs. As `client.flows.parts`."""
-        return self._ask(lambda flows: flows.parts(**options))
+    parts = blocking(AsyncFlows.parts)
 
     @property
     def events(self) -> FlowEvents:
-        return FlowEvents(self._client)
+        return FlowEvents(self._client, lambda client: client.flows.events)
 
     @property
     def runs(self) -> FlowRuns:
-        return FlowRuns(self._client)
+        return FlowRuns(self._client, lambda client: client.flows.runs)
 
     @property
     def secrets(self) -> FlowSecrets:
-        return FlowSecrets(self._client)
-
-    def _ask(self, work: Callable[[AsyncFlows], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.flows))
+        return FlowSecrets(self._client, lambda client: client.flows.secrets)
 
 
-class FlowEvents(_Part):
+class FlowEvents(Part[AsyncEvents]):
     """Events, for blocking code: `client.flows.events`."""
 
     send = blocking(AsyncEvents.send)
@@ -64,11 +45,8 @@ class FlowEvents(_Part):
     get = blocking(AsyncEvents.get)
     list = blocking(AsyncEvents.list)
 
-    def _ask(self, work: Callable[[AsyncEvents], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.flows.events))
 
-
-class FlowRuns(_Part):
+class FlowRuns(Part[AsyncFlowRuns]):
     """Runs of flows, for blocking code: `client.flows.runs`."""
 
     start = blocking(AsyncFlowRuns.start)
@@ -82,16 +60,10 @@ class FlowRuns(_Part):
     approvals = blocking(AsyncFlowRuns.approvals)
     decide = blocking(AsyncFlowRuns.decide)
 
-    def _ask(self, work: Callable[[AsyncFlowRuns], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.flows.runs))
 
-
-class FlowSecrets(_Part):
+class FlowSecrets(Part[StoredSecrets]):
     """Secrets of flows, for blocking code: `client.flows.secrets`."""
 
     set = blocking(StoredSecrets.set)
     remove = blocking(StoredSecrets.remove)
     names = blocking(StoredSecrets.names)
-
-    def _ask(self, work: Callable[[StoredSecrets], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.flows.secrets))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+from batuta.client import Batuta
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -16,6 +18,16 @@ class Face(Protocol[A_co]):
     """Blocking verbs, in place of an async object."""
 
     def _ask(self, work: Callable[[A_co], Coroutine[Any, Any, T]]) -> T: ...
+
+
+class Part(Generic[A]):
+    """A part of a blocking client: its verbs are those of `real`, the same part of the async one."""
+
+    def __init__(self, client: Face[Batuta], real: Callable[[Batuta], A]) -> None:
+        self._client, self._real = client, real
+
+    def _ask(self, work: Callable[[A], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(self._real(client)))
 
 
 def blocking(verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Face[A], P], T]:

@@ -408,7 +408,7 @@ def test_hints_reach_a_process_that_has_forked_and_writes_nothing(sqlite_url: st
         process = fork.Process(target=time.sleep, args=(0,))
         process.start()
         process.join()
-        writer = handle._home.client._backend._store._writer
+        writer = handle._home.thread.client._backend._store._writer
         assert writer._connection is None or writer.look(lambda cursor: 1) == 1
         say(writer.look(lambda cursor: cursor.execute("SELECT count(*) FROM runs").fetchone()[0]))
         client.close()

@@ -284,7 +284,7 @@ def test_closing_tells_threads_that_wait(sqlite_url: str) -> None:
     handle = client.start(sleeps)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(handle.result)
-        _until(lambda: bool(handle._home._thread.calls))
+        _until(lambda: bool(handle._home.thread.calls))
         client.close()
         with pytest.raises(ClientError, match="closed"):
             waiting.result(PATIENCE)

@@ -243,6 +243,7 @@ class Webhooks:
 
     async def deliveries(
         self,
+        /,
         *,
         endpoint: str | None = None,
         event: str | None = None,

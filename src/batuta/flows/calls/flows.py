@@ -43,7 +43,7 @@ class Flows(Catalog):
         made = WorkerFlows(workflows_of=self.published) if flows is None else flows
         return serving.FlowWorker(self._client, self._backend, made, own)
 
-    async def parts(self, **options: Any) -> dict[str, Any]:
+    async def parts(self, /, **options: Any) -> dict[str, Any]:
         """All that a worker needs for the flows that are active now: `client.worker(**await client.flows.parts())`.
 
         `options` are those of `batuta.flows.workflow.Flows`. Such a worker does not learn of queues and topics that
