@@ -559,32 +559,9 @@ class Handle(Generic[R]):
         if given is not None:
             given.finish()
 
-    @overload
-    def update(
-        self, update: Callable[[*Ts], T], *args: *Ts, update_id: str | None = None, timeout: Duration | None = None
-    ) -> T: ...
-    @overload
-    def update(self, update: str, *args: Any, update_id: str | None = None, timeout: Duration | None = None) -> Any: ...
-    def update(  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
-        self, update: Any, *args: Any, update_id: str | None = None, timeout: Duration | None = None
-    ) -> Any:
-        """Ask the run to do something, and wait for its answer."""
-        return self._ask(lambda handle: handle.update(update, *args, update_id=update_id, timeout=timeout))
-
-    @overload
-    def query(self, query: Callable[[*Ts], T], *args: *Ts) -> T: ...
-    @overload
-    def query(self, query: str, *args: Any) -> Any: ...
-    def query(self, query: Any, *args: Any) -> Any:  # type: ignore[misc]  # as above
-        """Ask about the run's state; its code must be in this process."""
-        return self._ask(lambda handle: handle.query(query, *args))
-
-    def published(self, name: str | None = None, type: Any = Any, default: Any = ...) -> Any:
-        """The published value of that name, or all values by name."""
-        if name is None:
-            return self._ask(lambda handle: handle.published())
-        return self._ask(lambda handle: handle.published(name, type, default))
-
+    update = blocking(AsyncHandle.update)
+    query = blocking(AsyncHandle.query)
+    published = blocking(AsyncHandle.published)
     cancel = blocking(AsyncHandle.cancel)
     pause = blocking(AsyncHandle.pause)
     resume = blocking(AsyncHandle.resume)

@@ -74,7 +74,12 @@ def blocking(client: sync.Client) -> None:
     handle.signal(approve, True)
     handle.signal(wake)
     assert_type(handle.update(add_item, "tea", 2, timeout=5), float)
+    assert_type(handle.update(rename, "new"), str)
+    assert_type(handle.update("add_item", "tea", 2), Any)
     assert_type(handle.query(total, "BRL"), int)
+    assert_type(handle.query("total", "BRL"), Any)
+    assert_type(handle.published(), dict[str, Any])
+    assert_type(handle.published("left", int), int)
 
 
 def transactional(tx: Transaction) -> None:
