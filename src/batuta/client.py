@@ -283,24 +283,25 @@ class Batuta:
         InvalidInput, TooLarge, and the errors of the store.
         """
         draft = Draft(topic=topic, payload=payload, key=key, id=id, type=type)
-        return (await self._publish([draft], transaction))[0]
+        return await self._publish([draft], transaction, lambda ids: ids[0])
 
     async def publish_many(
         self, topic: str, payloads: Iterable[Any], *, key: str = "", transaction: Any = None
     ) -> Sequence[str]:
         """Publish many messages of one topic and key in one transaction, in order. Returns their ids."""
-        return await self._publish([Draft(topic=topic, payload=one, key=key) for one in payloads], transaction)
+        drafts = [Draft(topic=topic, payload=one, key=key) for one in payloads]
+        return await self._publish(drafts, transaction, lambda ids: ids)
 
-    async def _publish(self, drafts: Sequence[Draft], transaction: object) -> Sequence[str]:
+    async def _publish(self, drafts: Sequence[Draft], transaction: object, result: Callable[[Sequence[str]], T]) -> T:
         bus = self._backend.bus
         made = {"source": f"/batuta/{quote(bus.namespace)}", "via": self._settings.broker}
         now = await bus.now()
         messages = [new_message(one, str(new_run_id()), self._max_payload, time=now, **made) for one in drafts]
         ids = [message.id for message in messages]
         if transaction is not None:
-            return await within(transaction, lambda given: bus.enter(given, messages), lambda _: ids)
+            return await within(transaction, lambda given: bus.enter(given, messages), lambda _: result(ids))
         await bus.publish(messages)
-        return ids
+        return result(ids)
 
     @asynccontextmanager
     async def transaction(self, connection: object) -> AsyncIterator[None]:

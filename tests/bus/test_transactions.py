@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from batuta import ActivityFailed, Retry, activity, connect, sync, transaction, workflow
@@ -117,3 +118,31 @@ def test_a_blocking_client_publishes_and_looks(url: str) -> None:
         assert client.bus.prune(60) == 0
         assert client.bus.prune(0) == 3
         assert client.bus.delete("nobody") is False
+
+
+@contextmanager
+def blocking_transaction(client: sync.Client, url: str) -> Iterator[Any]:
+    """A connection of the caller's own that blocks, in a transaction."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, client.transaction(file):
+            yield file
+    else:
+        with psycopg.connect(url) as connection:
+            yield connection
+
+
+def test_a_blocking_client_publishes_with_the_callers_own_transaction(url: str) -> None:
+    with sync.connect(url) as client:
+        with blocking_transaction(client, url) as connection:
+            assert client.publish("orders", 1, id="one", transaction=connection) == "one"
+            more = client.publish_many("orders", [2, 3], transaction=connection)
+        assert [one.id for one in client.bus.messages("orders").messages] == [*reversed(["one", *more])]
+
+        def fails() -> None:
+            with blocking_transaction(client, url) as connection:
+                client.publish("orders", 4, transaction=connection)
+                raise LookupError
+
+        with pytest.raises(LookupError):
+            fails()
+        assert client.bus.status().topics[0].messages == 3
