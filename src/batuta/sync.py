@@ -48,7 +48,6 @@ from batuta.authoring.gates import Gate
 from batuta.authoring.history.diff import Diff
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
-from batuta.authoring.workflow.messages import Signal
 from batuta.connect import Codecs
 from batuta.connect import connect as connect_async
 from batuta.durations import Duration
@@ -187,30 +186,8 @@ class Client:
         batch.done = None if made.done is None else Handle(home, made.done)
         return batch
 
-    def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: str = "",
-        id: str | None = None,
-        type: str | None = None,
-        transaction: Any = None,
-    ) -> str:
-        """Publish a message; it is durable when this returns its id. As `Batuta.publish`; `transaction` is a connection
-        or session that blocks."""
-        options: dict[str, Any] = {"key": key, "id": id, "type": type}
-        return self._begin(
-            transaction, lambda client, given: client.publish(topic, payload, transaction=given, **options)
-        )[1]
-
-    def publish_many(
-        self, topic: str, payloads: Iterable[Any], *, key: str = "", transaction: Any = None
-    ) -> Sequence[str]:
-        """Publish many messages of one topic and key in one transaction, in order. As `Batuta.publish_many`."""
-        return self._begin(
-            transaction, lambda client, given: client.publish_many(topic, payloads, key=key, transaction=given)
-        )[1]
+    publish = blocking(aio.Batuta.publish)
+    publish_many = blocking(aio.Batuta.publish_many)
 
     @contextmanager
     def transaction(self, connection: object) -> Iterator[None]:
@@ -542,23 +519,7 @@ class Handle(Generic[R]):
         when it was deleted."""
         return self._ask(lambda handle: handle.result(timeout))
 
-    @overload
-    def signal(
-        self, signal: Signal[T], value: T, *, message_id: str | None = None, transaction: Any = None
-    ) -> None: ...
-    @overload
-    def signal(self, signal: Signal[None], *, message_id: str | None = None, transaction: Any = None) -> None: ...
-    @overload
-    def signal(
-        self, signal: str, value: Any = None, *, message_id: str | None = None, transaction: Any = None
-    ) -> None: ...
-    def signal(self, signal: Any, value: Any = None, *, message_id: str | None = None, transaction: Any = None) -> None:
-        """Send a signal; it is durable when this returns. `transaction` is a connection or session that blocks."""
-        given = None if transaction is None else Deferred(transaction)
-        self._ask(lambda handle: handle.signal(signal, value, message_id=message_id, transaction=given))
-        if given is not None:
-            given.finish()
-
+    signal = blocking(AsyncHandle.signal)
     update = blocking(AsyncHandle.update)
     query = blocking(AsyncHandle.query)
     published = blocking(AsyncHandle.published)

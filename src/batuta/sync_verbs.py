@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
+from batuta.authoring.client.caller_transaction import Deferred
 from batuta.client import Batuta
 
 A = TypeVar("A")
@@ -31,10 +32,17 @@ class Part(Generic[A]):
 
 
 def blocking(verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Face[A], P], T]:
-    """The same verb, but it returns when it is done. A new verb of the async side is one line with this."""
+    """The same verb, but it returns when it is done. A new verb of the async side is one line with this.
+
+    With `transaction=`, a connection or session that blocks, it writes in the thread of the caller.
+    """
 
     @wraps(verb)
     def call(self: Face[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._ask(lambda real: verb(real, *args, **kwargs))
+        if kwargs.get("transaction") is None:
+            return self._ask(lambda real: verb(real, *args, **kwargs))
+        given = kwargs["transaction"] = Deferred(kwargs["transaction"])
+        self._ask(lambda real: verb(real, *args, **kwargs))
+        return cast(T, given.finish())
 
     return call
