@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from batuta.serde import decode, decoder_for
 if TYPE_CHECKING:  # `import batuta` is everybody's, and it has no store
     from batuta.journal.store import Store
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -150,6 +152,33 @@ def current_attempt(asked: str) -> Attempt:
             f"run in its context: Thread(target=contextvars.copy_context().run, args=(work,))"
         )
     return found
+
+
+class AttemptVerb(Generic[P, T]):
+    """Makes a function of an attempt one that its code calls: `await verb(...)` in async code, `verb.sync(...)` in code
+    that runs in a thread or process."""
+
+    def __init__(self, begin: Callable[Concatenate[Attempt, P], Future[T]]) -> None:
+        self._begin, self._name, self.__doc__ = begin, begin.__name__, begin.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        name = self._name
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WorkerError(
+                f"{name}(...) was called where there is no event loop to await it: use {name}.sync(...)"
+            ) from None
+        return asyncio.wrap_future(self._begin(current_attempt(f"{name}()"), *args, **kwargs), loop=loop)
+
+    def sync(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for code that is not async. It blocks."""
+        name = self._name
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._begin(current_attempt(f"{name}.sync()"), *args, **kwargs).result()
+        raise WorkerError(f"{name}.sync(...) would stop everything else in this event loop: use await {name}(...)")
 
 
 def activity_info() -> ActivityInfo:
