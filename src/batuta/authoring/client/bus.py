@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from msgspec import DecodeError, Raw, Struct, json
 
 from batuta.authoring.services import BusService
-from batuta.authoring.workflow.context import moment_of
-from batuta.clock import SECOND
+from batuta.clock import SECOND, as_datetime
 from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
 from batuta.journal.audit import Verb
@@ -152,7 +151,7 @@ def _view(message: StoredMessage) -> MessageView:
         key=message.key,
         type=read.type,
         source=read.source,
-        published_at=moment_of(message.at),
+        published_at=as_datetime(message.at),
         payload=payload,
         problem=read.problem,
         subscription=message.subscription,

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from random import Random
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 from uuid import UUID
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from batuta.authoring.call_options import ActivityOptions, check_seconds
 from batuta.authoring.retry import Retry
+from batuta.clock import as_datetime
 from batuta.durations import Duration, in_seconds
 from batuta.errors import Forbidden, InvalidInput, WorkerError, told
 from batuta.ids import RunId
@@ -26,9 +27,6 @@ _log = logging.getLogger("batuta.engine")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EXACT = 1 << 52  # in the year 2112
 
 
 class RunInfo(Struct, frozen=True):
@@ -230,14 +228,7 @@ def kinship(asked: str) -> ChildRuntime:
 def now() -> datetime:
     """The time on the run's tape, UTC: when the input of this turn came."""
     runtime = current_runtime.get() or runtime_for("now()")
-    return moment_of(runtime.now())
-
-
-def moment_of(micros: int) -> datetime:
-    """Microseconds since 1970 as a datetime."""
-    if 0 <= micros < _EXACT:  # a float tells them apart, and takes a quarter of the time
-        return datetime.fromtimestamp(micros / 1e6, UTC)
-    return _EPOCH + timedelta(microseconds=micros)
+    return as_datetime(runtime.now())
 
 
 def random() -> Random:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from batuta.authoring.workflow.context import noticed, runtime_for
+from batuta.clock import as_micros
 from batuta.errors import InvalidInput
 from batuta.names import check_name
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 @noticed
@@ -22,7 +20,7 @@ async def wait_for_timer(timer_id: str, fire_at: datetime) -> bool:
     given: object = fire_at
     if not isinstance(given, datetime) or given.tzinfo is None:
         raise InvalidInput(f"fire_at={fire_at!r} must be a datetime with a time zone")
-    return await runtime_for("wait_for_timer()").named_timers().wait(timer_id, (fire_at - _EPOCH) // _MICROSECOND)
+    return await runtime_for("wait_for_timer()").named_timers().wait(timer_id, as_micros(fire_at))
 
 
 def cancel_timer(timer_id: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, cast
 from urllib.parse import quote
 
@@ -19,8 +18,7 @@ from batuta.authoring.definitions import Activity, ExecutionMode
 from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.gates import Passes, have_lapsed
 from batuta.authoring.middleware import AttemptFacts
-from batuta.authoring.workflow.context import moment_of
-from batuta.clock import SECOND
+from batuta.clock import SECOND, as_datetime
 from batuta.durations import human_duration
 from batuta.engine.activities.publisher import Publisher
 from batuta.engine.machine.core import PendingActivity
@@ -35,8 +33,6 @@ from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Change, Refusal
 from batuta.journal.store import Store
 from batuta.telemetry import RunFacts
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 SHORT_WAIT = 1.0
 """A run that is one call, and waits longer for its next attempt, leaves memory and its place in its queue."""
@@ -283,7 +279,7 @@ class Call(Struct, eq=False):
             run_id=caller.run_id,
             id=caller.id,
             seq=caller.seq,
-            started_at=_EPOCH + timedelta(microseconds=self.started_at),
+            started_at=as_datetime(self.started_at),
             namespace=namespace,
             ref=AttemptRef(namespace, run.run_id, seq, self.attempt, self.pending.entry),
             ask=self.ask,
@@ -292,7 +288,7 @@ class Call(Struct, eq=False):
             trace=run.machine.start.trace,
             trace_id=trace_id_of_run(run.machine.start.trace, run.identity.chain_id),
             headers=run.machine.start.headers,
-            slot=moment_of(slot) if (slot := run.machine.start.slot) else None,
+            slot=as_datetime(run.machine.start.slot or None),
         )
 
     def facts(self) -> AttemptFacts:

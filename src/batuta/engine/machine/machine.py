@@ -21,9 +21,9 @@ from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.definitions import Workflow, check_version, code_of
 from batuta.authoring.failures.conversion import answerable, to_exception
 from batuta.authoring.failures.known_errors import KnownErrors
-from batuta.authoring.workflow.context import RunInfo, current_runtime, moment_of
+from batuta.authoring.workflow.context import RunInfo, current_runtime
 from batuta.authoring.workflow.continue_as_new import ContinueAsNew
-from batuta.clock import SECOND
+from batuta.clock import SECOND, as_datetime
 from batuta.engine.machine.async_generators import HostLoop, hook_generators
 from batuta.engine.machine.children import RelatedRuns
 from batuta.engine.machine.conditions import Conditions
@@ -578,7 +578,7 @@ class Machine(MachineCore):
             queue=identity.queue,
             namespace=identity.namespace,
             entries=self.entries,
-            started_at=moment_of(self.started_at),
+            started_at=as_datetime(self.started_at),
             version=self.start.version,
             replaying=self.recorded is not None,
             attempt=self.start.attempt,
@@ -586,7 +586,7 @@ class Machine(MachineCore):
             headers=self.start.headers,
             continue_hint=self._continue_hint(),
             parent_id=self.start.parent or None,
-            slot=moment_of(self.start.slot) if self.start.slot else None,
+            slot=as_datetime(self.start.slot or None),
         )
 
     # -- the end
