@@ -117,65 +117,57 @@ class RunReleased(RunEvent, frozen=True, gc=False):
 # -- what happens in a run
 
 
-class ActivityStarted(RunEvent, frozen=True, gc=False):
-    """An attempt of an activity, or of a job's function, begins."""
-
-    event = "activity.started"
+class ActivityEvent(RunEvent, frozen=True, gc=False):
+    """Something that happened to an attempt of an activity, or of a job's function."""
 
     activity: str
     seq: int
     attempt: int
 
 
-class ActivityHeartbeat(RunEvent, frozen=True, gc=False):
+class ActivityStarted(ActivityEvent, frozen=True, gc=False):
+    """An attempt begins."""
+
+    event = "activity.started"
+
+
+class ActivityHeartbeat(ActivityEvent, frozen=True, gc=False):
     """An attempt has sent heartbeats: sent once a second at most, and at its end."""
 
     event = "activity.heartbeat"
 
-    activity: str
-    seq: int
-    attempt: int
     beats: int
     """How many since the last event."""
 
 
-class ActivityCompleted(RunEvent, frozen=True, gc=False):
-    """The result of an activity, or of a job's function, is durable."""
+class ActivityCompleted(ActivityEvent, frozen=True, gc=False):
+    """The result is durable."""
 
     event = "activity.completed"
 
-    activity: str
-    seq: int
-    attempt: int
     seconds: float
     """Of the last attempt, until its result was taken."""
 
 
-class ActivityFailed(RunEvent, frozen=True, gc=False):
+class FailedAttempt(ActivityEvent, frozen=True, gc=False):
+    """An attempt has failed."""
+
+    seconds: float
+    error: str
+    message: str
+
+
+class ActivityFailed(FailedAttempt, frozen=True, gc=False):
     """An activity has failed for good."""
 
     event = "activity.failed"
 
-    activity: str
-    seq: int
-    attempt: int
-    seconds: float
-    error: str
-    message: str
 
-
-class ActivityRetried(RunEvent, frozen=True, gc=False):
+class ActivityRetried(FailedAttempt, frozen=True, gc=False):
     """An attempt has failed, and another one will follow."""
 
     event = "activity.retried"
 
-    activity: str
-    seq: int
-    attempt: int
-    """The number of the failed attempt."""
-    seconds: float
-    error: str
-    message: str
     next_at: float | None
 
 
