@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
-from batuta.authoring.failures.conversion import type_name
-from batuta.authoring.failures.error_details import look_up
+from batuta.authoring.failures.error_details import class_name, look_up
 from batuta.durations import Duration, fields_in_seconds, in_seconds
 from batuta.errors import LONGEST_WAIT, InvalidInput
 from batuta.journal.failures import Failure, is_named
@@ -128,7 +127,7 @@ def error_names(errors: object, what: str) -> tuple[str, ...]:
 
 def _error_names(error: object, what: str) -> list[str]:
     if isinstance(error, type) and issubclass(error, BaseException):
-        return [type_name(error)]
+        return [class_name(error)]
     if isinstance(error, str) and _NAME.fullmatch(error):
         return [error, *_names_behind(error)]
     if isinstance(error, BaseException):
@@ -144,7 +143,7 @@ def _names_behind(alias: str) -> list[str]:
     parts = alias.split(".")
     places = [alias] if ":" in alias or len(parts) == 1 else _places(parts)
     classes = [found for place in places if isinstance(found := look_up(place), type)]
-    names = [type_name(one) for one in classes if issubclass(one, BaseException)]
+    names = [class_name(one) for one in classes if issubclass(one, BaseException)]
     return [name for name in names if not is_named(name, alias)]
 
 

@@ -62,7 +62,7 @@ def answerable(error: BaseException) -> BaseException:
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - a `__class__` or `__getattribute__` of the user's own
-        return ActivityFailed(_text(error), type_name(type(error)))
+        return ActivityFailed(_text(error), class_name(type(error)))
     return error
 
 
@@ -90,7 +90,7 @@ def _to_failure(error: BaseException, depth: int, room: _Room) -> Failure:
     except BaseException:  # noqa: BLE001 - `__getattribute__`, a property or a metaclass of the user's own
         kind = type(error)
         return Failure(
-            type=type_name(kind),
+            type=class_name(kind),
             message=_text(error, room.share(LONGEST_WORDS)),
             retryable=NonRetryable not in kind.__mro__,
             bases=_bases(kind),
@@ -107,7 +107,7 @@ def _with_details(error: BaseException, depth: int, room: _Room) -> Failure:
     room.take(trace)
     members = _members(error, depth, room) if isinstance(error, BaseExceptionGroup) else []
     return Failure(
-        type=type_name(type(error)),
+        type=class_name(type(error)),
         message=message,
         details=details,
         retryable=not isinstance(error, NonRetryable) and all(member.retryable for member in members),
@@ -129,7 +129,7 @@ def _notes(error: BaseException, room: _Room) -> list[str]:
 
 
 def _bases(kind: type[BaseException]) -> list[str]:
-    return [type_name(one) for one in kind.__mro__[1:] if one not in _ROOTS]
+    return [class_name(one) for one in kind.__mro__[1:] if one not in _ROOTS]
 
 
 def _retry_after(error: BaseException, members: Sequence[Failure]) -> float | None:
@@ -261,7 +261,7 @@ def _traceback(error: BaseException, most: int) -> str:
         lines = []
     if not lines:
         frames = traceback.extract_tb(error.__traceback__, limit=-_DEEPEST_TRACEBACK).format()
-        lines = ["Traceback (most recent call last):\n", *frames, f"{type_name(type(error))}: {said}\n"]
+        lines = ["Traceback (most recent call last):\n", *frames, f"{class_name(type(error))}: {said}\n"]
     text = "".join(lines)
     left = len(text) - most
     return _clean(text if left <= 0 else f"({left:,} characters before this were cut)\n{text[left:]}")
@@ -298,11 +298,6 @@ def _args(error: BaseException) -> list[Any]:
     if isinstance(error, BaseExceptionGroup):
         return [error.message]
     return list(error.args)
-
-
-def type_name(kind: type[BaseException]) -> str:
-    """The name of a class, as failures have it."""
-    return class_name(kind)
 
 
 def find_error(name: str) -> type[Exception] | None:

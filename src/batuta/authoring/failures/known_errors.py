@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET
 
-from batuta.authoring.failures.conversion import STAND_IN, can_be, find_error, type_name
-from batuta.authoring.failures.error_details import classes_in, script_name, without
+from batuta.authoring.failures.conversion import STAND_IN, can_be, find_error
+from batuta.authoring.failures.error_details import class_name, classes_in, script_name, without
 from batuta.errors import InvalidInput
 from batuta.journal.failures import Failure
 
@@ -46,7 +46,7 @@ class KnownErrors:
             strange = {name for name in classes_in(failure.details) if not self._knows(name)}
             if strange:
                 failure.details = without(failure.details, strange)
-        names = {type_name(one) for one in declared}
+        names = {class_name(one) for one in declared}
         wanted = [failure.raised_as] if failure.raised_as else [failure.type]
         if not failure.raised_as:
             wanted += [base for base in failure.bases if base in names]
@@ -92,7 +92,7 @@ def check_raises(errors: object, what: str) -> tuple[type[Exception], ...]:
 def check_can_be_found(errors: Iterable[type[Exception]], what: str) -> None:
     """Raises InvalidInput for a declared class that another process could not find."""
     for one in errors:
-        if find_error(type_name(one)) is not one:
+        if find_error(class_name(one)) is not one:
             raise InvalidInput(
                 f"{what} declares raises=[{one.__name__}], and module {one.__module__!r} has no such class as "
                 f"{one.__qualname__!r}: define it at the top of its module, where a worker finds it after a restart"
