@@ -118,7 +118,7 @@ class RunReleased(RunEvent, frozen=True, gc=False):
 
 
 class ActivityEvent(RunEvent, frozen=True, gc=False):
-    """Something that happened to an attempt of an activity, or of a job's function."""
+    """Something that happened to an attempt."""
 
     activity: str
     seq: int
@@ -126,7 +126,7 @@ class ActivityEvent(RunEvent, frozen=True, gc=False):
 
 
 class ActivityStarted(ActivityEvent, frozen=True, gc=False):
-    """An attempt begins."""
+    """An attempt of an activity, or of a job's function, begins."""
 
     event = "activity.started"
 
@@ -141,7 +141,7 @@ class ActivityHeartbeat(ActivityEvent, frozen=True, gc=False):
 
 
 class ActivityCompleted(ActivityEvent, frozen=True, gc=False):
-    """The result is durable."""
+    """The result of an activity, or of a job's function, is durable."""
 
     event = "activity.completed"
 
