@@ -53,7 +53,7 @@ from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.retention import Retention
 from batuta.journal.states import RunState
 from batuta.journal.store import Borrowed
-from batuta.names import check_filter, check_length, check_name, check_reason
+from batuta.names import check_filter, check_length, check_name, check_page_size, check_reason
 from batuta.resilience.operators import Breakers, Limits
 from batuta.resilience.outside import ClientGates
 from batuta.serde import decoder_for, encode
@@ -363,7 +363,7 @@ class Batuta:
         read for each page: it may hold fewer than `limit`, and there is more while it has a cursor.
         """
         name = check_filter("waiting_for", where.pop("waiting_for", None))
-        return await self._in_use.runs.list(run_filter(**where), cursor, _limit(limit), name)
+        return await self._in_use.runs.list(run_filter(**where), cursor, check_page_size(limit), name)
 
     async def count(self, /, **where: Any) -> int:
         """How many runs match. Filters as in `list`, but for waiting_for."""
@@ -402,7 +402,7 @@ class Batuta:
             since=_micros("since", since),
             until=_micros("until", until),
         )
-        return await self._backend.bulk.audit(where, cursor, _limit(limit))
+        return await self._backend.bulk.audit(where, cursor, check_page_size(limit))
 
     async def verify_audit(self, expected: str | None = None) -> AuditReport:
         """Whether the audit log is unchanged. `expected`: the `head` of an earlier report, kept elsewhere."""
@@ -592,12 +592,6 @@ def _states(several: Iterable[str], one: str | None) -> tuple[RunState, ...]:
         return tuple(RunState(each) for each in wanted)
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{error}: the states are {', '.join(RunState)}") from None
-
-
-def _limit(limit: int) -> int:
-    if type(limit) is not int or not 1 <= limit <= 1000:
-        raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use the cursor for more")
-    return limit
 
 
 def _micros(name: str, moment: object) -> int | None:

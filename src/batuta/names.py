@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from enum import StrEnum
 from reprlib import Repr
-from typing import Any
+from typing import Any, TypeVar
 
 from batuta.errors import InvalidInput, TooLarge
+
+E = TypeVar("E", bound=StrEnum)
 
 LONGEST_REASON = 4_096
 """Most bytes of a reason or note: the run's row and the audit log hold it."""
 LONGEST_ID = 500
+LARGEST_PAGE = 1_000
 _LONGEST_NAME = 200
 _MOST = 1e12
 _shown = Repr()
@@ -59,6 +63,21 @@ def check_number(name: str, value: object, least: float, *, whole: bool = False)
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < _MOST:
         words = "a whole number" if whole else "a number"
         raise InvalidInput(f"{name}={quoted(value)} must be {words} of at least {least:g}, and below {_MOST:g}")
+
+
+def check_choice(choices: type[E], name: str, value: object) -> E:
+    """A member of an enum, also given by its value. Raises InvalidInput."""
+    try:
+        return choices(str(value))
+    except ValueError:
+        raise InvalidInput(f"{name}={quoted(value)} must be one of {', '.join(choices)}") from None
+
+
+def check_page_size(limit: object, advice: str = "use the cursor for more") -> int:
+    """How many of a list a caller wants at once. Raises InvalidInput."""
+    if type(limit) is not int or not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to {LARGEST_PAGE}: {advice}")
+    return limit
 
 
 def check_filter(name: str, value: object) -> str | None:

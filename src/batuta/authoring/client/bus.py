@@ -15,7 +15,7 @@ from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
 from batuta.journal.audit import Verb
 from batuta.journal.bus.messages import BusStatus, BusStore, StoredMessage, SubscriptionStatus
-from batuta.names import check_name, check_reason, quoted
+from batuta.names import check_name, check_page_size, check_reason, quoted
 
 log = logging.getLogger("batuta.bus")
 
@@ -92,8 +92,7 @@ class BusClient:
 
     async def messages(self, topic: str, *, cursor: int | None = None, limit: int = 50) -> MessagePage:
         """Messages of a topic that are kept, newest first. `cursor`: of the page before."""
-        if type(limit) is not int or not 1 <= limit <= _MOST:
-            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to {_MOST:,}")
+        check_page_size(limit)
         if cursor is not None and (type(cursor) is not int or not 0 <= cursor < 2**63):
             raise InvalidInput(f"cursor={quoted(cursor)} must be the cursor of the page before")
         found = await self._service.store.messages(check_name(topic, "topic"), cursor, limit + 1)

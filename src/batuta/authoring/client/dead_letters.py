@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -16,10 +16,8 @@ from batuta.errors import InvalidInput, MatchesEverything
 from batuta.ids import RunId
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter, LetterState
 from batuta.journal.records import LetterReason, RunKind
-from batuta.names import check_filter, check_reason
+from batuta.names import check_choice, check_filter, check_page_size, check_reason
 from batuta.serde import MAX_PAYLOAD, encode
-
-E = TypeVar("E", bound=StrEnum)
 
 
 class Reprocessed(Struct, kw_only=True):
@@ -99,11 +97,11 @@ class DeadLetters:
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterPage:
         """Newest first."""
-        return await self._backend.list(letter_filter(**where), cursor, _page_size(limit))
+        return await self._backend.list(letter_filter(**where), cursor, check_page_size(limit))
 
     async def groups(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterGroups:
         """Groups of dead letters with the same error ("312 runs, same error"), the group with the newest one first."""
-        return await self._backend.groups(letter_filter(**where), cursor, _page_size(limit))
+        return await self._backend.groups(letter_filter(**where), cursor, check_page_size(limit))
 
     async def count(self, /, **where: Any) -> int:
         """How many match."""
@@ -204,9 +202,9 @@ def letter_filter(**where: Any) -> LetterFilter:
     return LetterFilter(
         states=_states(where.get("states"), where.get("state")),
         fingerprint=check_filter("fingerprint", where.get("fingerprint")),
-        reason=_one_of(LetterReason, "reason", where.get("reason")),
+        reason=None if where.get("reason") is None else check_choice(LetterReason, "reason", where["reason"]),
         name=check_filter("name", getattr(where.get("name"), "name", where.get("name"))),
-        kind=_one_of(RunKind, "kind", where.get("kind")),
+        kind=None if where.get("kind") is None else check_choice(RunKind, "kind", where["kind"]),
         queue=check_filter("queue", where.get("queue")),
         flow_key=check_filter("key", where.get("key")),
         error=_error(where.get("error")),
@@ -222,15 +220,7 @@ def _states(several: Any, one: Any) -> tuple[LetterState, ...]:
         return ()
     wanted = [several] if isinstance(several, str) else [*(several or ())]
     wanted += [one] if one is not None else []
-    found = tuple(_one_of(LetterState, "state", each) for each in wanted)
-    return tuple(each for each in found if each is not None) or (LetterState.OPEN,)
-
-
-def _one_of(kind: type[E], name: str, value: Any) -> E | None:
-    try:
-        return None if value is None else kind(value)
-    except ValueError:
-        raise InvalidInput(f"{name}={value!r} must be one of {', '.join(kind)}") from None
+    return tuple(check_choice(LetterState, "state", each) for each in wanted) or (LetterState.OPEN,)
 
 
 def _error(value: object) -> str | None:
@@ -252,12 +242,6 @@ def _moment(name: str, value: object) -> int:
     return round(value.timestamp() * SECOND)
 
 
-def _page_size(limit: object) -> int:
-    if type(limit) is not int or not 1 <= limit <= 1_000:
-        raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use the cursor for more")
-    return limit
-
-
 def _name_of(which: Which) -> str | RunId:
     if isinstance(which, DeadLetter):
         return which.run_id
@@ -265,7 +249,7 @@ def _name_of(which: Which) -> str | RunId:
 
 
 def _how(mode: object, arguments: Any, rate: Any, reason: str, code: Any) -> Reprocess:
-    chosen = _one_of(Mode, "mode", mode) or Mode.FAILED_STEP
+    chosen = check_choice(Mode, "mode", mode)
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e6):
         raise InvalidInput(f"rate={rate!r} must be a number a second, more than 0")
     if code is not None and not isinstance(code, Workflow | Activity):

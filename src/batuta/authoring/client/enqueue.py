@@ -11,7 +11,6 @@ from msgspec import Struct
 from batuta.authoring.call_options import ActivityOptions, check_seconds
 from batuta.authoring.client.start import (
     check_id,
-    check_if_exists,
     check_start_options,
     no_definition,
     options_given,
@@ -22,7 +21,7 @@ from batuta.clock import SECOND
 from batuta.durations import Duration
 from batuta.errors import InvalidInput
 from batuta.journal.records import IfExists
-from batuta.names import check_name, joined
+from batuta.names import check_choice, check_name, joined
 from batuta.serde import encode
 
 
@@ -162,7 +161,7 @@ def _apply(request: JobRequest, options: dict[str, Any]) -> None:
             setattr(request, name, value)
     if options.get("at") is not None:
         request.at = round(options["at"].timestamp() * SECOND)
-    request.if_exists = check_if_exists(request.if_exists)
+    request.if_exists = check_choice(IfExists, "if_exists", request.if_exists)
     if overrides := {name: options[name] for name in _OVERRIDES if options.get(name) is not None}:
         request.overrides = JobOverrides(**overrides)
     if (unique_id := request.unique_id) is not None:

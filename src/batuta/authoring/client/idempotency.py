@@ -10,9 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from batuta.errors import InvalidInput
-from batuta.names import check_reason
-
-MOST = 1_000
+from batuta.names import check_page_size, check_reason
 
 
 class IdempotencyKey(Struct, kw_only=True):
@@ -48,8 +46,7 @@ class IdempotencyKeys:
 
     async def list(self, *, cursor: str | None = None, limit: int = 50, prefix: str = "") -> IdempotencyPage:
         """Keys that are kept, in their order. `cursor`: of the page before. `prefix`: only keys that begin so."""
-        if type(limit) is not int or not 1 <= limit <= MOST:
-            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to {MOST:,}")
+        check_page_size(limit)
         found = list(await self._backend.list(_decode(cursor) if cursor else "", limit + 1, prefix))
         more = len(found) > limit
         return IdempotencyPage(found[:limit], b64encode(found[limit - 1].key.encode()).decode() if more else None)

@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from batuta.authoring.backend import ClientMessage, StartRequest
-from batuta.authoring.client.start import check_id, check_if_exists, check_start_options, checked_start, options_given
+from batuta.authoring.client.start import check_id, check_start_options, checked_start, options_given
 from batuta.authoring.workflow.messages import Query, Request, Signal, Update
 from batuta.errors import InvalidInput
 from batuta.ids import new_message_id
-from batuta.names import check_name
+from batuta.journal.records import IfExists
+from batuta.names import check_choice, check_name
 from batuta.serde import Decoder, decode, decoder_for, encode
 
 
@@ -114,4 +115,4 @@ def _check_options(options: dict[str, Any]) -> None:
         )
     check_start_options(options)
     if "if_exists" in options:
-        options["if_exists"] = check_if_exists(options["if_exists"])
+        options["if_exists"] = check_choice(IfExists, "if_exists", options["if_exists"])

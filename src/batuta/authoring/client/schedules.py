@@ -19,7 +19,7 @@ from batuta.authoring.jobs import Job, JobCall
 from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput, InvalidSchedule
 from batuta.journal.records import RunKind
-from batuta.names import check_name, check_reason
+from batuta.names import check_name, check_page_size, check_reason
 from batuta.serde import MAX_PAYLOAD
 
 CATCH_UP = 3_600.0
@@ -214,8 +214,7 @@ class Schedules:
 
     async def list(self, *, after: str = "", limit: int = 1_000) -> Sequence[ScheduleView]:
         """By id; ids after `after`."""
-        if type(limit) is not int or not 1 <= limit <= 1_000:
-            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use after= for more")
+        check_page_size(limit, "use after= for more")
         if not isinstance(after, str):
             raise InvalidInput(f"after={after!r} must be an id")
         return await self._backend.list(after, limit)

@@ -49,14 +49,6 @@ def check_id(id: object) -> str:
     return id
 
 
-def check_if_exists(policy: object) -> IfExists:
-    """The policy of a start whose id is taken. Raises InvalidInput."""
-    try:
-        return IfExists(str(policy))
-    except ValueError:
-        raise InvalidInput(f"if_exists={quoted(policy)} must be one of {', '.join(IfExists)}") from None
-
-
 def check_run_id(run_id: object) -> RunId:
     """A run's run id, also as text. Raises InvalidInput."""
     try:

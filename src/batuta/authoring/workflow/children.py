@@ -16,7 +16,7 @@ from batuta.authoring.workflow.messages import Signal
 from batuta.durations import Duration
 from batuta.errors import InvalidInput
 from batuta.journal.records import ParentPolicy
-from batuta.names import check_text
+from batuta.names import check_choice, check_text
 from batuta.serde import decoder_for, encode
 
 R = TypeVar("R")
@@ -149,10 +149,7 @@ def _options(given: dict[str, Any]) -> ChildOptions:
         kept["memo"] = Raw(encode(given["memo"], "memo", LARGEST_MEMO))
     if given.get("id") is not None:
         check_id(given["id"])
-    try:
-        kept["policy"] = ParentPolicy(given.get("policy", ParentPolicy.CANCEL))
-    except ValueError:
-        raise InvalidInput(f"policy={given['policy']!r} must be one of {', '.join(ParentPolicy)}") from None
+    kept["policy"] = check_choice(ParentPolicy, "policy", given.get("policy", ParentPolicy.CANCEL))
     return ChildOptions(**(given | kept))
 
 
