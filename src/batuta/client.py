@@ -92,22 +92,22 @@ class Batuta:
         """Dead letters: listed, grouped, reprocessed, discarded."""
         self.retention = Retentions(backend.retention)
         """How long closed runs are kept."""
-        self.workers = Workers(backend.workers)
+        self.workers = Workers(backend.access)
         """Workers: host, queues, code, last heartbeat."""
         self.quotas = Quotas(backend.quotas)
         """How much may be started in this namespace."""
-        self.api_keys = ApiKeys(backend.api_keys)
+        self.api_keys = ApiKeys(backend.access)
         """Keys of the server: made, listed, rotated, revoked."""
-        self.idempotency = IdempotencyKeys(backend.idempotency)
+        self.idempotency = IdempotencyKeys(backend.access)
         """Idempotency keys of requests: listed and deleted."""
-        self.breakers = Breakers(backend.partners)
+        self.breakers = Breakers(backend.access)
         """Circuit breakers: listed, and forced open, closed or off."""
-        self.limits = Limits(backend.partners)
+        self.limits = Limits(backend.access)
         """Limits towards partners: listed and changed."""
-        self._gates = ClientGates(backend.partners)
+        self._gates = ClientGates(backend.access)
         self.bus = BusClient(backend.bus, broker)
         """Topics and subscriptions of the bus, and what waits to be delivered."""
-        self.namespace = Namespace(backend.namespace)
+        self.namespace = Namespace(backend.access)
         """The namespace itself: its name, whether it can be used, who acts there."""
 
     # Imported by the first use: `import batuta` does without them.
@@ -116,7 +116,7 @@ class Batuta:
         """Webhooks to other people's endpoints."""
         from batuta.webhooks.manager import Webhooks
 
-        return Webhooks(self, self._backend.partners)
+        return Webhooks(self, self._backend.access)
 
     @cached_property
     def flows(self) -> Flows:

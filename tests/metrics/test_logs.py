@@ -108,7 +108,7 @@ async def test_lines_of_a_request_have_its_trace_id(lines: io.StringIO) -> None:
         async def fails(*_: object) -> None:
             raise ZeroDivisionError("boom")
 
-        object.__setattr__(env.client.namespace._backend, "check", fails)
+        object.__setattr__(env.client.namespace, "check", fails)
         answer = await Web(server.serve).ask("GET", "/readyz", headers={"traceparent": TRACE})
         await server.close()
     assert (answer.status, answer.json["trace_id"]) == (500, TRACE.split("-")[1])

@@ -34,7 +34,7 @@ class Place:
 
     @property
     def store(self) -> Any:
-        return self.client._backend.namespace._store  # type: ignore[attr-defined]  # all that is kept
+        return self.client._backend.access.store  # all that is kept
 
     def state(self) -> str:
         return repr(self.store._tables)

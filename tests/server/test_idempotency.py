@@ -90,7 +90,7 @@ async def test_a_key_that_was_made_is_not_kept_for_a_repeated_request(web: Web, 
         "/api/v1/api-keys", {"name": "ann", "scope": "admin"}, idempotency_key="k1"
     )
     assert (made.status, again.status) == (201, 201)  # another credential: another key
-    kept = client._backend.namespace._store._tables.requests  # type: ignore[attr-defined]  # what it keeps
+    kept = client._backend.access.store._tables.requests  # type: ignore[attr-defined]  # what it keeps
     assert len(kept) == 2
     assert made.json["key"] not in str(kept)
 

@@ -10,29 +10,25 @@ from msgspec import Raw
 
 from batuta.authoring.activity.tokens import AttemptRef
 from batuta.authoring.backend import CallerWrite, RunBackend, RunRef, StartRequest
-from batuta.authoring.client.api_keys import ApiKeyService
 from batuta.authoring.client.bulk_operations import BulkService
 from batuta.authoring.client.dead_letters import DeadLetterService
 from batuta.authoring.client.enqueue import JobRequest
-from batuta.authoring.client.flows import FlowService
-from batuta.authoring.client.idempotency import IdempotencyService
-from batuta.authoring.client.namespace import NamespaceService
 from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.quotas import QuotaService
 from batuta.authoring.client.retention import RetentionService
 from batuta.authoring.client.schedules import Schedule, ScheduleService
-from batuta.authoring.client.workers import WorkerService
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import Middleware
 from batuta.journal.audit import Act, Verb
-from batuta.journal.bus.messages import BusStore, NewMessage
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.failures import Failure
+from batuta.journal.flows.records import Accepted, NewEvent
 from batuta.journal.queues import QueueInfo
-from batuta.journal.records import Hint
-from batuta.journal.resilience.partners import PartnerStore
+from batuta.journal.records import NewRun
 from batuta.journal.retention import Retention
-from batuta.journal.store import Borrowed
+from batuta.journal.schedules import ScheduleRow
+from batuta.journal.store import Borrowed, Store
 
 
 class QueueService(Protocol):
@@ -53,25 +49,41 @@ class CompletionService(Protocol):
     async def beat(self, ref: AttemptRef, details: Raw) -> None: ...
 
 
-class PartnerService(Protocol):
-    """The store's part about partners, and the actor."""
+class StoreAccess(Protocol):
+    """The store of a namespace, and the actor: for nouns that a store keeps, and that no run or worker waits for."""
 
     @property
     def namespace(self) -> str: ...
     @property
-    def store(self) -> PartnerStore: ...
+    def store(self) -> Store: ...
     @property
     def monotonic(self) -> Callable[[], float]: ...
-    def act(self, verb: Verb, reason: str, *, before: Any = None, after: Any = None) -> Act: ...
+    def act(self, verb: Verb, reason: str = "", *, detail: Any = None, before: Any = None, after: Any = None) -> Act:
+        """For the audit log: what a verb of the store does, and who asked for it."""
+        ...
 
 
-class BusService(Protocol):
+class FlowService(StoreAccess, Protocol):
+    """Runs made ready to start with an event."""
+
+    def new_run(self, request: StartRequest, *, debounce: str = "", debounce_limit: float = 0.0) -> NewRun:
+        """A run that waits for an owner. `debounce`: a key; then the request's delay is how long to wait for more."""
+        ...
+
+    async def accept(self, event: NewEvent, requests: Sequence[StartRequest] = ()) -> Accepted:
+        """Accept an event with the runs of these requests, in one transaction with others that come at the same time.
+        Raises QuotaExceeded, StoreUnavailable, OutcomeUnknown."""
+        ...
+
+    async def now(self) -> int: ...
+
+    async def schedule_row(self, schedule: Schedule) -> ScheduleRow:
+        """As it is kept when it is new. Raises InvalidSchedule."""
+        ...
+
+
+class BusService(StoreAccess, Protocol):
     """Messages of the bus."""
-
-    @property
-    def store(self) -> BusStore: ...
-    @property
-    def namespace(self) -> str: ...
 
     async def now(self) -> int:
         """The clock that publications are stamped with, in microseconds."""
@@ -86,30 +98,16 @@ class BusService(Protocol):
         WrongTransaction."""
         ...
 
-    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
-        """Call back when something may have happened. Returns the undo."""
-        ...
-
-    @property
-    def poll_seconds(self) -> float | None:
-        """How often to look when no hint comes; None when hints are certain."""
-        ...
-
-    def act(self, verb: Verb, reason: str) -> Act: ...
-    async def note(self, target: str, verb: Verb, after: Any = None) -> None:
-        """Record an action of many transactions in the audit log."""
-        ...
-
 
 class Backend(RunBackend, Protocol):
-    """Starts runs, makes workers, and has a service for each noun of the client."""
+    """Starts runs, makes workers, and has what the nouns of the client need."""
 
+    @property
+    def access(self) -> StoreAccess: ...
     @property
     def queues(self) -> QueueService: ...
     @property
     def completions(self) -> CompletionService: ...
-    @property
-    def workers(self) -> WorkerService: ...
     @property
     def dead_letters(self) -> DeadLetterService: ...
     @property
@@ -121,17 +119,9 @@ class Backend(RunBackend, Protocol):
     @property
     def quotas(self) -> QuotaService: ...
     @property
-    def api_keys(self) -> ApiKeyService: ...
-    @property
-    def idempotency(self) -> IdempotencyService: ...
-    @property
-    def partners(self) -> PartnerService: ...
-    @property
     def flows(self) -> FlowService: ...
     @property
     def bus(self) -> BusService: ...
-    @property
-    def namespace(self) -> NamespaceService: ...
 
     async def open(self) -> None:
         """Its store is open."""

@@ -51,7 +51,7 @@ class Deliveries:
     ) -> None:
         """`jobs`, `topics`: by the names of subscriptions. `keep`: seconds that messages are kept for."""
         self._backend, self._jobs, self._topics, self._keep = backend, jobs, topics, round(keep * SECOND)
-        self._store, self._poll = backend.bus.store, backend.bus.poll_seconds
+        self._store, self._poll = backend.bus.store, backend.bus.store.poll_seconds
         self._names = list(jobs)
         self._news = asyncio.Event()
         self._open: set[RunId] = set()
@@ -62,7 +62,7 @@ class Deliveries:
 
     async def run(self) -> None:
         """Until cancelled."""
-        undo = self._backend.bus.listen(self._hear)
+        undo = self._store.listen(self._hear)
         self._pruned_at = self._looked_at = self._now()
         pause = _FIRST_PAUSE
         begun: list[Begun] = []

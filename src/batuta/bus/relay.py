@@ -59,7 +59,7 @@ class Relay:
 
     async def run(self) -> None:
         """See to it that the job is there while something is to be sent. Until cancelled."""
-        undo = self._backend.bus.listen(self._hear)
+        undo = self._store.listen(self._hear)
         try:
             while True:
                 with suppress(BatutaError):
@@ -67,7 +67,7 @@ class Relay:
                         await self._backend.enqueue(
                             JobRequest(job=self._send_name, input=b"[]", queue=self.queue, unique=self._broker.name)
                         )
-                await self._rest(self._backend.bus.poll_seconds or 1.0)
+                await self._rest(self._store.poll_seconds or 1.0)
         finally:
             undo()
 

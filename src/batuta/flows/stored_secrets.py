@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import json
 
-from batuta.authoring.client.flows import FlowService
+from batuta.authoring.services import FlowService
 from batuta.errors import InvalidInput
 from batuta.journal.audit import Verb
 from batuta.journal.server.documents import FLOW_SECRETS, KEEP_SECRETS, DocumentStore
@@ -44,20 +44,20 @@ class StoredSecrets:
 
     async def remove(self, name: str, *, reason: str = "") -> bool:
         """False: there was none."""
-        if await stored_secret(self._backend.documents, name) is None:
+        if await stored_secret(self._backend.store, name) is None:
             return False
         await self._put(name, None, Verb.DELETE_SECRET, reason)
         return True
 
     async def names(self) -> list[str]:
         """Secrets that this process can read."""
-        found = await self._backend.documents.documents(FLOW_SECRETS, MOST)
+        found = await self._backend.store.documents(FLOW_SECRETS, MOST)
         return sorted(one.key for one in found if one.body != _GONE)
 
     async def _put(self, name: str, value: str | None, verb: Verb, reason: str) -> None:
         bodies = {name: json.encode(value).decode()}
         act = self._backend.act(verb, check_reason(reason))
-        await self._backend.documents.put_documents(FLOW_SECRETS, bodies, KEEP_SECRETS, act)
+        await self._backend.store.put_documents(FLOW_SECRETS, bodies, KEEP_SECRETS, act)
 
 
 _GONE: Final = "null"

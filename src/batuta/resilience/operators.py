@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec import MsgspecError, Struct
 
 from batuta.authoring.gates import check_period
-from batuta.authoring.services import PartnerService
+from batuta.authoring.services import StoreAccess
 from batuta.clock import SECOND, as_datetime
 from batuta.durations import Duration
 from batuta.errors import DamagedPartner, InvalidInput, UnknownPartner
@@ -99,7 +99,7 @@ class LimitView(Struct, kw_only=True):
 class _Operations:
     kind: str
 
-    def __init__(self, backend: PartnerService) -> None:
+    def __init__(self, backend: StoreAccess) -> None:
         self._backend = backend
 
     async def _change(self, name: str, key: str, rule: PartnerRule[T], act: Act | None = None) -> T:

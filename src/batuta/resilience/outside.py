@@ -19,7 +19,7 @@ from batuta.authoring.gates import (
     leave_all,
     refusal_error,
 )
-from batuta.authoring.services import PartnerService
+from batuta.authoring.services import StoreAccess
 from batuta.errors import GateFailed, RetryLater, UnknownPartner
 from batuta.telemetry import Event
 
@@ -39,7 +39,7 @@ class _Call:
 class ClientGates:
     """The gates of one client. Implements `GateHost`."""
 
-    def __init__(self, backend: PartnerService) -> None:
+    def __init__(self, backend: StoreAccess) -> None:
         self.store, self.namespace, self.monotonic = backend.store, backend.namespace, backend.monotonic
         self._keepers = Keepers(cast(GateHost, self))
         self._services: dict[Any, Any] = {}

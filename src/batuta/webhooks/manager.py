@@ -13,7 +13,7 @@ from batuta.authoring.activity.attempt import current_activity
 from batuta.authoring.backend import RunPage
 from batuta.authoring.jobs import JobCall
 from batuta.authoring.retry import Retry
-from batuta.authoring.services import PartnerService
+from batuta.authoring.services import StoreAccess
 from batuta.clock import SECOND, Clock, SystemClock, as_datetime
 from batuta.durations import Duration
 from batuta.errors import InvalidInput, NotParked, StoreError, UnknownEndpoint, UnknownLetter
@@ -85,7 +85,7 @@ class Client(Protocol):
 class Webhooks:
     """Endpoints, and the webhooks that are sent to them. Workers with `webhooks=True` deliver."""
 
-    def __init__(self, client: Client, backend: PartnerService, clock: Clock | None = None) -> None:
+    def __init__(self, client: Client, backend: StoreAccess, clock: Clock | None = None) -> None:
         self._client, self._backend, self._clock = client, backend, clock or SystemClock()
         self._http: SafeHttpClient | None = None
 

@@ -110,10 +110,11 @@ class BusClient:
         seconds: object = in_seconds(keep)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _FOR_EVER:
             raise InvalidInput(f"keep={keep!r} must say for how long messages are kept, such as 7 days; 0 keeps none")
-        await self._service.note("bus", Verb.PRUNE)
-        deleted = await prune_messages(self._service.store, round(seconds * SECOND))
+        store, act = self._service.store, self._service.act
+        await store.note_act("bus", act(Verb.PRUNE))
+        deleted = await prune_messages(store, round(seconds * SECOND))
         if deleted:
-            await self._service.note("bus", Verb.PRUNE, after={"deleted": deleted})
+            await store.note_act("bus", act(Verb.PRUNE, after={"deleted": deleted}))
         return deleted
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
 
 from msgspec import Struct
 
+from batuta.authoring.services import StoreAccess
+from batuta.clock import as_datetime
 from batuta.errors import InvalidInput
+from batuta.journal.audit import Verb
+from batuta.journal.server.requests import KeptRequest
 from batuta.names import check_page_size, check_reason
 
 
@@ -31,23 +33,18 @@ class IdempotencyPage(Struct):
     cursor: str | None
 
 
-class IdempotencyService(Protocol):
-    """Keeps keys."""
-
-    async def list(self, after: str, limit: int, prefix: str) -> Sequence[IdempotencyKey]: ...
-    async def delete(self, key: str, reason: str) -> bool: ...
-
-
 class IdempotencyKeys:
     """The idempotency keys of one namespace: `client.idempotency`."""
 
-    def __init__(self, backend: IdempotencyService) -> None:
-        self._backend = backend
+    def __init__(self, access: StoreAccess) -> None:
+        self._access, self._store = access, access.store
 
     async def list(self, *, cursor: str | None = None, limit: int = 50, prefix: str = "") -> IdempotencyPage:
         """Keys that are kept, in their order. `cursor`: of the page before. `prefix`: only keys that begin so."""
         check_page_size(limit)
-        found = list(await self._backend.list(_decode(cursor) if cursor else "", limit + 1, prefix))
+        now = await self._store.now()
+        after = _decode(cursor) if cursor else ""
+        found = [_view(one, now) for one in await self._store.list_requests(after, limit + 1, prefix)]
         more = len(found) > limit
         return IdempotencyPage(found[:limit], b64encode(found[limit - 1].key.encode()).decode() if more else None)
 
@@ -56,7 +53,21 @@ class IdempotencyKeys:
         on, and its answer is not kept."""
         if not key:
             raise InvalidInput("which key is to be deleted? Give it as `list` shows it")
-        return await self._backend.delete(key, check_reason(reason))
+        why = check_reason(reason)
+        cleared = await self._store.clear_request(key)
+        if cleared:
+            await self._store.note_act(key, self._access.act(Verb.DELETE_IDEMPOTENCY_KEY, why))
+        return cleared
+
+
+def _view(row: KeptRequest, now: int) -> IdempotencyKey:
+    held = "in_progress" if row.locked_until > now else "abandoned"
+    return IdempotencyKey(
+        key=row.key,
+        state=held if row.answer is None else "answered",
+        locked_until=as_datetime(row.locked_until),
+        expires_at=as_datetime(row.expires_at),
+    )
 
 
 def _decode(cursor: str) -> str:

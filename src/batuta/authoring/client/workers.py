@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from batuta.authoring.definitions import code_of
 from batuta.authoring.jobs import job_code
 from batuta.authoring.schemas import CodeSchema
+from batuta.authoring.services import StoreAccess
+from batuta.clock import SECOND, as_datetime
+from batuta.journal.records import WorkerView
+from batuta.journal.server.documents import SCHEMAS
 
 
 class WorkerRow(Struct, kw_only=True):
@@ -36,29 +39,39 @@ class WorkerRow(Struct, kw_only=True):
     """How many it owns now."""
 
 
-class WorkerService(Protocol):
-    """Knows the workers of the namespace."""
-
-    async def list(self) -> Sequence[WorkerRow]: ...
-    async def schemas(self) -> Sequence[CodeSchema]: ...
-    async def schema(self, code: str) -> CodeSchema | None: ...
-
-
 class Workers:
     """The workers of the namespace: `client.workers`."""
 
-    def __init__(self, backend: WorkerService) -> None:
-        self._backend = backend
+    def __init__(self, access: StoreAccess) -> None:
+        self._store = access.store
 
     async def list(self) -> Sequence[WorkerRow]:
         """Every worker that has registered and was neither stopped nor reaped, by its id."""
-        return await self._backend.list()
+        now = await self._store.now()
+        return [_row(view, now) for view in await self._store.workers()]
 
     async def schemas(self) -> Sequence[CodeSchema]:
         """What workflows and jobs take, as JSON schemas: as the worker that started last published it. Newest code
         first, up to 1,000."""
-        return await self._backend.schemas()
+        return [json.decode(one.body, type=CodeSchema) for one in await self._store.documents(SCHEMAS)]
 
     async def schema(self, name: str, version: str = "", *, kind: str = "workflow") -> CodeSchema | None:
         """That of one workflow, or with kind="job" of one job; None when no worker has published it."""
-        return await self._backend.schema(job_code(name) if kind == "job" else code_of(name, version))
+        found = await self._store.document(SCHEMAS, job_code(name) if kind == "job" else code_of(name, version))
+        return None if found is None else json.decode(found.body, type=CodeSchema)
+
+
+def _row(view: WorkerView, now: int) -> WorkerRow:
+    return WorkerRow(
+        worker_id=view.worker_id,
+        host=view.host,
+        pid=view.pid,
+        queues=view.queues,
+        code=view.code,
+        started_at=as_datetime(view.registered_at),
+        beat_at=as_datetime(view.beat_at),
+        silent=max(0, now - view.beat_at) / SECOND,
+        live=view.live,
+        lease=(view.lease_until - view.beat_at) / SECOND,
+        runs=view.runs,
+    )

@@ -21,12 +21,9 @@ from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.clock import Clock, SystemClock
-from batuta.engine.backend.access.api_keys import NativeApiKeys
 from batuta.engine.backend.access.bus import NativeBus
 from batuta.engine.backend.access.flows import NativeFlows
-from batuta.engine.backend.access.idempotency import NativeIdempotency
-from batuta.engine.backend.access.namespace import NativeNamespace
-from batuta.engine.backend.access.partners import NativePartners
+from batuta.engine.backend.access.store import NativeAccess
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import Starter, start_all, until_known
 from batuta.engine.backend.bulk_operations import BulkOperations
@@ -36,7 +33,7 @@ from batuta.engine.backend.external_completion import ExternalCompletions
 from batuta.engine.backend.follow_chain import find_current
 from batuta.engine.backend.id_conflicts import StartOf, given_run, start_in
 from batuta.engine.backend.messaging import Messenger, as_message
-from batuta.engine.backend.queues import NativeQueues, NativeWorkers
+from batuta.engine.backend.queues import NativeQueues
 from batuta.engine.backend.quotas import Guard, NativeQuotas
 from batuta.engine.backend.runs import NativeRuns, ref_of
 from batuta.engine.backend.schedule_api import NativeSchedules
@@ -104,19 +101,15 @@ class NativeBackend:
         self.messages = Messenger(store, self._waiters, self._code_here)
         self.completions = ExternalCompletions(store)
         self.queues = NativeQueues(store, self.actor)
-        self.workers = NativeWorkers(store)
         self.schedules = NativeSchedules(store, self.actor)
         self.bulk = BulkOperations(store, self.actor, forking, self.runs.retry, closes)
         self.dead_letters = NativeDeadLetters(store, self.actor, self._code_here)
         self.retention = NativeRetention(store, self.actor)
         self._guard = Guard(store, self._clock.monotonic)
         self.quotas = NativeQuotas(store, self.actor, self._guard)
-        self.partners = NativePartners(store, self.actor, self._clock.monotonic)
+        self.access = NativeAccess(store, self.actor, self._clock)
         self.bus = NativeBus(store, self.actor, self._clock)
-        self.namespace = NativeNamespace(store, self.actor)
-        self.api_keys = NativeApiKeys(store, self.actor)
-        self.idempotency = NativeIdempotency(store, self.actor)
-        self.flows = NativeFlows(store, self.actor, self._guard, self.schedules)
+        self.flows = NativeFlows(store, self.actor, self._clock, self._guard, self.schedules)
 
     # -- starting
 

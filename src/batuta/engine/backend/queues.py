@@ -1,4 +1,4 @@
-"""Queues and workers: declared limits, changes by operators, and their descriptions."""
+"""Queues: declared limits, changes by operators, and their descriptions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from batuta.authoring.client.queues import Queue
-from batuta.authoring.client.workers import WorkerRow
-from batuta.authoring.schemas import CodeSchema
-from batuta.clock import SECOND, as_datetime
 from batuta.engine.backend.actor import Actor
 from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.journal.audit import Verb
 from batuta.journal.queues import LIMITS, QueueInfo, QueueLimits, Rate
-from batuta.journal.server.documents import SCHEMAS
 from batuta.journal.store import Store
 from batuta.names import check_name
 
@@ -77,39 +72,6 @@ class NativeQueues:
     async def _find(self, name: str) -> QueueInfo:
         """The queue of this name; without limits, runs and workers when the store knows none."""
         return next((queue for queue in await self._store.queues() if queue.name == name), QueueInfo(name))
-
-
-class NativeWorkers:
-    """Implements `authoring.client.workers.WorkerService` on a store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def list(self) -> Sequence[WorkerRow]:
-        now = await self._store.now()
-        return [
-            WorkerRow(
-                worker_id=view.worker_id,
-                host=view.host,
-                pid=view.pid,
-                queues=view.queues,
-                code=view.code,
-                started_at=as_datetime(view.registered_at),
-                beat_at=as_datetime(view.beat_at),
-                silent=max(0, now - view.beat_at) / SECOND,
-                live=view.live,
-                lease=(view.lease_until - view.beat_at) / SECOND,
-                runs=view.runs,
-            )
-            for view in await self._store.workers()
-        ]
-
-    async def schemas(self) -> Sequence[CodeSchema]:
-        return [msgspec.json.decode(one.body, type=CodeSchema) for one in await self._store.documents(SCHEMAS)]
-
-    async def schema(self, code: str) -> CodeSchema | None:
-        found = await self._store.document(SCHEMAS, code)
-        return None if found is None else msgspec.json.decode(found.body, type=CodeSchema)
 
 
 def _difference(before: QueueLimits, after: QueueLimits) -> str:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import Struct, json, structs
 
-from batuta.authoring.client.flows import FlowService
+from batuta.authoring.services import FlowService
 from batuta.errors import FlowConflict, InvalidInput, StoreUnavailable, UnknownFlow
 from batuta.flows.document import FlowDocument, waited_fields
 from batuta.flows.models import Workflow, normalised_type
@@ -130,7 +130,7 @@ class Catalog:
         flow = parse_document(document_of(row))
         for event, field in waited_fields(flow.steps):
             kind = f"{WAITS}{normalised_type(event)}"
-            await self._backend.documents.put_documents(kind, {f"={field}": "null"}, _FOR_EVER)
+            await self._backend.store.put_documents(kind, {f"={field}": "null"}, _FOR_EVER)
         row.published_at, row.is_active = await self._backend.now(), activate
         await self._write(row, Verb.PUBLISH_FLOW, reason, await self._prepare(row) if activate else None)
         return await self.get(row.workflow_id)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from batuta.authoring.client.flows import FlowService
+from batuta.authoring.services import FlowService
 from batuta.clock import SystemClock
 from batuta.errors import InvalidInput, PayloadSealed, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
 from batuta.flows.calls.catalog import WAITS, check_limit, no_cursor, uuid_or
@@ -150,7 +150,7 @@ class Events:
     async def _wake(self, event: Event, *, is_new: bool) -> None:
         """Tell the runs that wait for it. A message has the event's id: a repeat of the event, which may heal what was
         not told at first, is not read twice."""
-        for one in await self._backend.documents.documents(f"{WAITS}{event.type}"):
+        for one in await self._backend.store.documents(f"{WAITS}{event.type}"):
             field = one.key.removeprefix("=")
             value = look_up(event.payload, parse_path(field)) if field else None
             if value is MISSING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from batuta.authoring.client.flows import FlowService
+from batuta.authoring.services import FlowService
 from batuta.flows.calls import serving, starters
 from batuta.flows.calls.catalog import Catalog
 from batuta.flows.calls.events import Client, Events

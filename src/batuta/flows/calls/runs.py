@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec import Struct, json
 
 from batuta.authoring.backend import Description
-from batuta.authoring.client.flows import FlowService
+from batuta.authoring.services import FlowService
 from batuta.durations import Duration
 from batuta.errors import (
     FlowConflict,

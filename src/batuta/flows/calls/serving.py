@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from batuta.authoring.client.flows import FlowService
+from batuta.authoring.services import FlowService
 from batuta.bus.subscriptions import Subscription
 from batuta.clock import SECOND
 from batuta.durations import Duration

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from batuta.authoring.backend import StartRequest
-from batuta.clock import SECOND
+from batuta.clock import SECOND, Clock
+from batuta.engine.backend.access.store import NativeAccess
 from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.batching import Batches, until_known
 from batuta.engine.backend.quotas import Guard
@@ -45,14 +46,12 @@ class _Events(Batches[NewEvent, Accepted]):
         return accepted
 
 
-class NativeFlows:
-    """Implements `authoring.client.flows.FlowService` on a store."""
+class NativeFlows(NativeAccess):
+    """Implements `authoring.services.FlowService` on a store."""
 
-    def __init__(self, store: Store, actor: Actor, guard: Guard, schedules: NativeSchedules) -> None:
-        self.namespace = store.namespace
-        self.store = self.documents = store
+    def __init__(self, store: Store, actor: Actor, clock: Clock, guard: Guard, schedules: NativeSchedules) -> None:
+        super().__init__(store, actor, clock)
         self.now = store.now
-        self.act = actor.act
         self.schedule_row = schedules.new_row
         self._guard = guard
         self._events = _Events(store)
