@@ -10,7 +10,6 @@ import hashlib
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hmac import compare_digest
-from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -38,8 +37,7 @@ class AttemptRef(Struct, array_like=True, frozen=True):
 
     def token(self) -> str:
         """Opaque to its holders, who can complete the attempt."""
-        packed = _Packed(self.namespace, self.run_id.bytes, self.seq, self.attempt, self.entry, self.secret)
-        data = msgspec.msgpack.encode(packed)
+        data = _encoder.encode(self)
         return _FIRST + urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
 
     def __repr__(self) -> str:
@@ -47,16 +45,7 @@ class AttemptRef(Struct, array_like=True, frozen=True):
         return f"AttemptRef({self.namespace!r}, {self.run_id}, {self.seq}, {self.attempt}, {self.entry})"
 
 
-class _Packed(Struct, array_like=True):
-    namespace: str
-    run_id: bytes
-    seq: int
-    attempt: int
-    entry: int = -1
-    secret: bytes = b""
-
-
-_decoder = msgspec.msgpack.Decoder(_Packed)
+_encoder, _decoder = msgspec.msgpack.Encoder(uuid_format="bytes"), msgspec.msgpack.Decoder(AttemptRef)
 
 
 def parse_token(token: object) -> AttemptRef:
@@ -70,7 +59,6 @@ def parse_token(token: object) -> AttemptRef:
         if is_changed or zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
             raise ValueError
         found = _decoder.decode(raw[4:])
-        run_id = UUID(bytes=found.run_id)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise InvalidToken(
             "the text is no token of an activity, or was cut or changed on its way: pass on `activity_info().token` "
@@ -79,9 +67,10 @@ def parse_token(token: object) -> AttemptRef:
     if not found.secret:
         raise InvalidToken(
             f"the token is of an older version of Batuta, whose tokens could be forged: it is not accepted. Let the "
-            f"attempt time out, or reset run {run_id} to a point before the call: the activity hands out another token"
+            f"attempt time out, or reset run {found.run_id} to a point before the call: the activity hands out another "
+            f"token"
         )
-    return AttemptRef(found.namespace, run_id, found.seq, found.attempt, found.entry, found.secret)
+    return found
 
 
 # -- stored hashes of an attempt
