@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import DecodeError, Raw, Struct, json
 
-from batuta.authoring.client.messages import LONGEST_KEY, unreadable_message
+from batuta.authoring.client.messages import LONGEST_KEY, WrittenMessage, unreadable_message
 from batuta.clock import as_datetime, as_micros
 from batuta.journal.bus.messages import NewMessage, StoredMessage
 
@@ -35,27 +35,10 @@ class Event(Struct, kw_only=True, omit_defaults=True):
     data_base64: str = ""
 
 
-class _Stored(Struct, kw_only=True):
-    """The JSON of a message as it lies in the store."""
-
-    id: str
-    topic: str
-    payload: Raw
-    key: str = ""
-    type: str = ""
-    source: str = ""
-    time: int = 0
-    trace: str = ""
-
-
-class _Written(_Stored, kw_only=True, omit_defaults=True):
-    pass
-
-
 def event_of(message: StoredMessage) -> Event:
     """The envelope of a message. Raises DecodeError if the envelope cannot be read."""
     try:
-        stored = json.decode(message.body, type=_Stored)
+        stored = json.decode(message.body, type=WrittenMessage)
     except RecursionError as error:
         raise DecodeError(str(error)) from None
     moment = as_datetime(stored.time)
@@ -91,7 +74,7 @@ def received(topic: str, name: str, data: bytes, *, id: str, key: str, time: int
 def _read(topic: str, name: str, data: bytes, *, id: str, key: str, time: int) -> NewMessage:
     value: Any = json.decode(data)
     if not (isinstance(value, dict) and "specversion" in value):
-        written = _Written(id=id, topic=topic, payload=Raw(data), key=_short(key), type=topic, time=time)
+        written = WrittenMessage(id=id, topic=topic, payload=Raw(data), key=_short(key), type=topic, time=time)
         return NewMessage(topic=topic, id=id, key=_short(key), body=json.encode(written).decode(), subscription=name)
     event = json.decode(data, type=Event)
     if event.specversion != VERSION:
@@ -102,7 +85,7 @@ def _read(topic: str, name: str, data: bytes, *, id: str, key: str, time: int) -
     payload = event.data
     if event.data_base64:
         payload = Raw(json.encode(b64encode(b64decode(event.data_base64, validate=True)).decode()))
-    written = _Written(
+    written = WrittenMessage(
         id=event.id,
         topic=topic,
         payload=payload,

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import DecodeError, Raw, Struct, json
 
+from batuta.authoring.client.messages import WrittenMessage
 from batuta.authoring.services import BusService
 from batuta.clock import SECOND, as_datetime
 from batuta.durations import Duration, in_seconds
@@ -52,13 +53,6 @@ class MessagePage(Struct):
 
     messages: list[MessageView]
     cursor: int | None
-
-
-class _Read(Struct):
-    payload: Raw = Raw(b"")
-    type: str = ""
-    source: str = ""
-    problem: str = ""
 
 
 class Backlog(Protocol):
@@ -140,10 +134,10 @@ async def prune_messages(store: BusStore, keep: int) -> int:
 
 def _view(message: StoredMessage) -> MessageView:
     try:
-        read = json.decode(message.body, type=_Read)
-        payload = json.decode(read.payload) if bytes(read.payload) else None
+        read = json.decode(message.body, type=WrittenMessage)
+        payload = json.decode(read.payload)
     except (DecodeError, RecursionError):
-        read, payload = _Read(), None
+        read, payload = WrittenMessage(id=message.id, topic=message.topic, payload=Raw(b"null")), None
     return MessageView(
         number=message.number,
         id=message.id,

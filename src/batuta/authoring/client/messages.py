@@ -51,8 +51,8 @@ class Draft(Struct, kw_only=True):
     type: str | None = None
 
 
-class _Written(Struct, kw_only=True, omit_defaults=True):
-    """The JSON of a message."""
+class WrittenMessage(Struct, kw_only=True, omit_defaults=True):
+    """The JSON of a message, as it lies in the store."""
 
     id: str
     topic: str
@@ -76,7 +76,9 @@ def new_message(
     key = _checked(draft.key, "key")
     kind = check_name(draft.type if draft.type is not None else topic, "type")
     payload = Raw(encode(draft.payload, f"the payload of a message on topic {topic!r}", limit))
-    written = _Written(id=id, topic=topic, payload=payload, key=key, type=kind, source=source, time=time, trace=trace)
+    written = WrittenMessage(
+        id=id, topic=topic, payload=payload, key=key, type=kind, source=source, time=time, trace=trace
+    )
     return NewMessage(topic=topic, id=id, key=key, body=json.encode(written).decode(), via=via)
 
 
@@ -84,7 +86,7 @@ def unreadable_message(topic: str, id: str, key: str, text: str, problem: str, t
     """The JSON of a message of which a broker has given nothing but this text."""
     payload = Raw(json.encode(text))
     return json.encode(
-        _Written(id=id, topic=topic, payload=payload, key=key, type="unreadable", time=time, problem=problem)
+        WrittenMessage(id=id, topic=topic, payload=payload, key=key, type="unreadable", time=time, problem=problem)
     ).decode()
 
 
