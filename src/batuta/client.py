@@ -56,7 +56,7 @@ from batuta.journal.store import Borrowed
 from batuta.names import check_filter, check_length, check_name, check_page_size, check_reason
 from batuta.resilience.operators import Breakers, Limits
 from batuta.resilience.outside import ClientGates
-from batuta.serde import decoder_for, encode
+from batuta.serde import encode
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
@@ -349,10 +349,8 @@ class Batuta:
         return self._handle(await self._in_use.runs.find_run(check_run_id(run_id), workflow), workflow)
 
     def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
-        if isinstance(workflow, Workflow):
-            return Handle(self._backend, ref, workflow.codec.result_decoder, workflow, self._max_payload)
-        job = workflow if isinstance(workflow, Job) else None
-        return Handle(self._backend, ref, _result_decoder(workflow), None, self._max_payload, job)
+        code = workflow.job if isinstance(workflow, JobCall) else workflow
+        return Handle(self._backend, ref, None if isinstance(code, str) else code, self._max_payload)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow (or job: the name), queue, id_prefix, kind ("workflow"
@@ -530,9 +528,6 @@ def _check_definition(workflow: object) -> None:
         raise InvalidInput(f"{workflow!r} is not a workflow or job: give its definition, or leave it out")
 
 
-_ANYTHING = decoder_for(Any, "a result")
-
-
 _FILTERS = (
     "state",
     "states",
@@ -610,11 +605,3 @@ def _kind(kind: Any) -> RunKind | None:
         return None if kind == "any" else RunKind(kind)
     except ValueError:
         raise InvalidInput(f"kind={kind!r} must be one of {', '.join(RunKind)}, any") from None
-
-
-def _result_decoder(workflow: Any) -> Any:
-    if isinstance(workflow, JobCall):
-        workflow = workflow.job
-    if isinstance(workflow, Job):
-        return workflow.codec.result_decoder
-    return _ANYTHING

@@ -136,7 +136,7 @@ async def test_an_edit_needs_the_code() -> None:
         ref = RunRef("s", handle.run_id)
         with pytest.raises(InvalidFork, match="code"):
             await Handle[Any](stranger, ref).fork("copy", output={1: {"street": "Rua", "number": 2}})
-        await Handle[Any](stranger, ref, workflow=ships).fork("copy", output={1: {"street": "Rua", "number": 2}})
+        await Handle[Any](stranger, ref, code=ships).fork("copy", output={1: {"street": "Rua", "number": 2}})
         assert await (await env.get("copy", ships)).result() == Address("Rua", 2)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, overload
 
@@ -13,8 +12,7 @@ from msgspec import Raw
 
 from batuta.authoring.backend import (
     AttemptView,
-    CallerWrite,
-    ClientMessage,
+    Code,
     Description,
     Ending,
     JournalLine,
@@ -28,7 +26,6 @@ from batuta.authoring.client.requests import decoder_of, query_input, signal_mes
 from batuta.authoring.client.start import check_id
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures.conversion import to_exception
-from batuta.authoring.jobs import Job
 from batuta.authoring.workflow.context import refuse_in_workflow
 from batuta.authoring.workflow.messages import Signal
 from batuta.durations import Duration, human_duration
@@ -79,15 +76,13 @@ class Handle(Generic[R]):
         self,
         backend: RunBackend,
         ref: RunRef,
-        decoder: Decoder | None = None,
-        workflow: Workflow[..., Any] | None = None,
+        code: Code | None = None,
         limit: int = MAX_PAYLOAD,
-        job: Job[..., Any] | None = None,
     ) -> None:
         self._own_backend = backend
         self._ref = ref
-        self._decoder = decoder
-        self._workflow, self._limit, self._job = workflow, limit, job
+        self._code, self._limit = code, limit
+        self._decoder: Decoder = _ANYTHING if code is None else code.codec.result_decoder
 
     @property
     def _backend(self) -> RunBackend:
@@ -123,7 +118,7 @@ class Handle(Generic[R]):
         if ending.state is not _COMPLETED:
             raise _error(ending)
         try:
-            value: R = (self._decoder or _ANYTHING).decode(ending.value if ending.value is not None else _NULL)
+            value: R = self._decoder.decode(ending.value if ending.value is not None else _NULL)
         except UNFIT as error:
             raise unfit(f"the result of run {self._ref.id!r}", error) from error
         return value
@@ -205,10 +200,8 @@ class Handle(Generic[R]):
         if transaction is None:
             await self._or_how(self._backend.messages.signal(self._ref, message))
         else:
-            await within(transaction, partial(self._enter_signal, message), lambda _: None)
-
-    async def _enter_signal(self, message: ClientMessage, transaction: object) -> CallerWrite:
-        return await self._backend.messages.enter_signal(transaction, self._ref, message)
+            messages = self._backend.messages
+            await within(transaction, lambda given: messages.enter_signal(given, self._ref, message), lambda _: None)
 
     @overload
     async def update(
@@ -249,7 +242,8 @@ class Handle(Generic[R]):
         Raises UnknownQuery, QueryFailed.
         """
         name, data = query_input(query, args, self._limit)
-        answer = await self._backend.messages.query(self._ref, name, data, self._workflow)
+        workflow = self._code if isinstance(self._code, Workflow) else None
+        answer = await self._backend.messages.query(self._ref, name, data, workflow)
         return decode(answer, decoder_of(query), f"the answer to query {name!r}")
 
     @overload
@@ -359,11 +353,7 @@ class Handle(Generic[R]):
         """
         edits, point = edits_of(args, input, output, self._limit), None if at is None else check_entry(at)
         ref = await self._backend.runs.fork(self._ref, check_id(id), point, edits, self._code, check_reason(reason))
-        return Handle(self._backend, ref, self._decoder, self._workflow, self._limit, self._job)
-
-    @property
-    def _code(self) -> Workflow[..., Any] | Job[..., Any] | None:
-        return self._workflow or self._job
+        return Handle(self._backend, ref, self._code, self._limit)
 
     async def describe(self) -> Description:
         return await self._backend.runs.describe(self._ref)
