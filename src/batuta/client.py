@@ -90,11 +90,11 @@ class Batuta:
         """Schedules: made, changed, paused, triggered."""
         self.dead_letters = DeadLetters(backend.dead_letters)
         """Dead letters: listed, grouped, reprocessed, discarded."""
-        self.retention = Retentions(backend.retention)
+        self.retention = Retentions(backend)
         """How long closed runs are kept."""
         self.workers = Workers(backend.access)
         """Workers: host, queues, code, last heartbeat."""
-        self.quotas = Quotas(backend.quotas)
+        self.quotas = Quotas(backend)
         """How much may be started in this namespace."""
         self.api_keys = ApiKeys(backend.access)
         """Keys of the server: made, listed, rotated, revoked."""
@@ -319,7 +319,7 @@ class Batuta:
 
     def borrow(self, connection: object) -> Borrowed:
         """For `transaction`, here and in the blocking client."""
-        return self._backend.borrow(connection)
+        return self._backend.access.store.borrow(connection)
 
     async def _within(
         self,

@@ -14,8 +14,6 @@ from batuta.authoring.client.bulk_operations import BulkService
 from batuta.authoring.client.dead_letters import DeadLetterService
 from batuta.authoring.client.enqueue import JobRequest
 from batuta.authoring.client.queues import Queue
-from batuta.authoring.client.quotas import QuotaService
-from batuta.authoring.client.retention import RetentionService
 from batuta.authoring.client.schedules import Schedule, ScheduleService
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import Middleware
@@ -28,7 +26,7 @@ from batuta.journal.queues import QueueInfo
 from batuta.journal.records import NewRun
 from batuta.journal.retention import Retention
 from batuta.journal.schedules import ScheduleRow
-from batuta.journal.store import Borrowed, Store
+from batuta.journal.store import Store
 
 
 class QueueService(Protocol):
@@ -115,10 +113,6 @@ class Backend(RunBackend, Protocol):
     @property
     def bulk(self) -> BulkService: ...
     @property
-    def retention(self) -> RetentionService: ...
-    @property
-    def quotas(self) -> QuotaService: ...
-    @property
     def flows(self) -> FlowService: ...
     @property
     def bus(self) -> BusService: ...
@@ -150,8 +144,12 @@ class Backend(RunBackend, Protocol):
         """Make ready to start all of these inside a transaction of the caller's own. Raises WrongTransaction."""
         ...
 
-    def borrow(self, connection: object) -> Borrowed:
-        """A transaction on the caller's own connection, which needs the store's locks. Raises WrongTransaction."""
+    async def prune(self, *, dry_run: bool) -> int:
+        """Delete closed runs that were kept for long enough, in short steps. Returns how many."""
+        ...
+
+    async def learn_quotas(self) -> None:
+        """The quotas were changed: starts of this client are admitted by the new ones."""
         ...
 
     def worker(

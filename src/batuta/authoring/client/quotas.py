@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
+from msgspec.structs import replace
+
+from batuta.authoring.services import Backend
 from batuta.errors import InvalidInput
-from batuta.journal.quotas import NAMES, STARTS, Quota
+from batuta.journal.audit import Verb
+from batuta.journal.quotas import NAMES, PAYLOAD, STARTS, WAITING, Quota
 
 _MOST = 1_000_000_000
 _SLOWEST, _FASTEST = 0.001, 1_000_000
@@ -37,23 +40,15 @@ def _rate(value: object) -> float | None:
     return value
 
 
-class QuotaService(Protocol):
-    """Stores the quotas, and enforces them."""
-
-    async def set(self, quota: Quota) -> bool: ...
-    async def delete(self, name: str) -> bool: ...
-    async def list(self) -> Sequence[Quota]: ...
-
-
 class Quotas:
     """How much may be started in a namespace: `client.quotas`. Without any: as much as the database takes."""
 
-    def __init__(self, backend: QuotaService) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend) -> None:
+        self._backend, self._access, self._store = backend, backend.access, backend.access.store
 
     async def list(self) -> Sequence[Quota]:
         """The quotas that apply here, by name: the namespace's own, and those of namespace `*` where it has none."""
-        return await self._backend.list()
+        return [_shown(quota) for quota in await self._store.quotas()]
 
     async def set(self, name: str, limit: float | None, *, burst: int | None = None) -> bool:
         """Set a quota of this namespace, or replace it. Returns False when nothing changed.
@@ -64,8 +59,33 @@ class Quotas:
         of one run (10,000 by default). The limit None means no limit, also if namespace `*`, the default of all
         namespaces, has one.
         """
-        return await self._backend.set(checked_quota(name, limit, burst))
+        quota = checked_quota(name, limit, burst)
+        act = self._access.act(Verb.SET_QUOTA, before=await self._own(quota.name), after=_terms(quota))
+        changed = await self._store.set_quota(quota, act)
+        await self._backend.learn_quotas()
+        return changed
 
     async def delete(self, name: str) -> bool:
         """Remove a quota of this namespace; that of namespace `*` then applies. Returns False when there is none."""
-        return await self._backend.delete(checked_quota(name, None).name)
+        own = checked_quota(name, None).name
+        changed = await self._store.clear_quota(own, self._access.act(Verb.CLEAR_QUOTA, before=await self._own(own)))
+        await self._backend.learn_quotas()
+        return changed
+
+    async def _own(self, name: str) -> dict[str, float | None] | None:
+        found = (quota for quota in await self._store.quotas() if quota.own and quota.name == name)
+        return next(map(_terms, found), None)
+
+
+def _terms(quota: Quota) -> dict[str, float | None]:
+    """The audit log's text for a quota."""
+    terms = {"limit": quota.limit}
+    return terms if quota.burst is None else terms | {"burst": quota.burst}
+
+
+def _shown(quota: Quota) -> Quota:
+    """With the effective burst, and the usage where that is meaningful."""
+    is_limited = quota.limit is not None
+    burst = quota.at_once if is_limited and quota.name == STARTS else None
+    used = max(0, round(quota.used or 0, 3)) if is_limited and quota.name not in (PAYLOAD, WAITING) else None
+    return replace(quota, burst=burst, used=used)

@@ -34,7 +34,7 @@ from batuta.engine.backend.follow_chain import find_current
 from batuta.engine.backend.id_conflicts import StartOf, given_run, start_in
 from batuta.engine.backend.messaging import Messenger, as_message
 from batuta.engine.backend.queues import NativeQueues
-from batuta.engine.backend.quotas import Guard, NativeQuotas
+from batuta.engine.backend.quotas import Guard
 from batuta.engine.backend.runs import NativeRuns, ref_of
 from batuta.engine.backend.schedule_api import NativeSchedules
 from batuta.engine.backend.schedule_rules import Plan
@@ -46,7 +46,7 @@ from batuta.engine.worker.dead_letter_alerts import Hook
 from batuta.engine.worker.middleware import listens, middleware_stack
 from batuta.engine.worker.outage import Outage
 from batuta.engine.worker.outside_closes import OutsideCloses
-from batuta.engine.worker.pruner import NativeRetention
+from batuta.engine.worker.pruner import prune_by_hand
 from batuta.engine.worker.session import Session
 from batuta.engine.worker.waiters import Waiters
 from batuta.engine.worker.worker import Worker
@@ -69,7 +69,7 @@ from batuta.journal.records import (
     StartOutcome,
 )
 from batuta.journal.retention import Retention
-from batuta.journal.store import Borrowed, Store
+from batuta.journal.store import Store
 from batuta.settings import Settings
 
 T = TypeVar("T")
@@ -104,9 +104,8 @@ class NativeBackend:
         self.schedules = NativeSchedules(store, self.actor)
         self.bulk = BulkOperations(store, self.actor, forking, self.runs.retry, closes)
         self.dead_letters = NativeDeadLetters(store, self.actor, self._code_here)
-        self.retention = NativeRetention(store, self.actor)
         self._guard = Guard(store, self._clock.monotonic)
-        self.quotas = NativeQuotas(store, self.actor, self._guard)
+        self.learn_quotas = self._guard.learn
         self.access = NativeAccess(store, self.actor, self._clock)
         self.bus = NativeBus(store, self.actor, self._clock)
         self.flows = NativeFlows(store, self.actor, self._clock, self._guard, self.schedules)
@@ -237,8 +236,8 @@ class NativeBackend:
 
         return ReadyWrite(caller, write)
 
-    def borrow(self, connection: object) -> Borrowed:
-        return self._store.borrow(connection)
+    async def prune(self, *, dry_run: bool) -> int:
+        return await prune_by_hand(self._store, self.actor, dry_run=dry_run)
 
     async def _now_for(self, requests: Sequence[StartRequest | JobRequest]) -> int:
         """The store's time, if some of them are to begin at a time."""

@@ -11,16 +11,12 @@ from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
 from batuta.authoring.backend import StartRequest
 from batuta.authoring.client.enqueue import JobRequest
 from batuta.clock import SECOND
-from batuta.engine.backend.actor import Actor
 from batuta.engine.backend.follow_chain import find_current
 from batuta.errors import QuotaExceeded, StoreError, StoreUnavailable
-from batuta.journal.audit import Verb
-from batuta.journal.quotas import OPEN_RUNS, PAYLOAD, STARTS, WAITING, Quota
+from batuta.journal.quotas import OPEN_RUNS, PAYLOAD, STARTS, Quota
 from batuta.journal.records import IfExists
 from batuta.journal.store import Store
 
@@ -337,43 +333,3 @@ def _named(request: Request) -> tuple[str, IfExists, int] | None:
     if (unique_id := request.unique_id) is not None and request.debounce is None:
         return unique_id, IfExists.RENEW, round((request.unique_for or 0) * SECOND)
     return None if request.id is None else (request.id, request.if_exists, 0)
-
-
-class NativeQuotas:
-    """Implements `authoring.client.quotas.QuotaService` on a store."""
-
-    def __init__(self, store: Store, actor: Actor, guard: Guard) -> None:
-        self._store, self._actor, self._guard = store, actor, guard
-
-    async def set(self, quota: Quota) -> bool:
-        act = self._actor.act(Verb.SET_QUOTA, before=await self._own(quota.name), after=_terms(quota))
-        changed = await self._store.set_quota(quota, act)
-        await self._guard.learn()
-        return changed
-
-    async def delete(self, name: str) -> bool:
-        act = self._actor.act(Verb.CLEAR_QUOTA, before=await self._own(name))
-        changed = await self._store.clear_quota(name, act)
-        await self._guard.learn()
-        return changed
-
-    async def list(self) -> Sequence[Quota]:
-        return [_shown(quota) for quota in await self._store.quotas()]
-
-    async def _own(self, name: str) -> dict[str, float | None] | None:
-        found = (quota for quota in await self._store.quotas() if quota.own and quota.name == name)
-        return next(map(_terms, found), None)
-
-
-def _terms(quota: Quota) -> dict[str, float | None]:
-    """The audit log's text for a quota."""
-    terms = {"limit": quota.limit}
-    return terms if quota.burst is None else terms | {"burst": quota.burst}
-
-
-def _shown(quota: Quota) -> Quota:
-    """With the effective burst, and the usage where that is meaningful."""
-    is_limited = quota.limit is not None
-    burst = quota.at_once if is_limited and quota.name == STARTS else None
-    used = max(0, round(quota.used or 0, 3)) if is_limited and quota.name not in (PAYLOAD, WAITING) else None
-    return replace(quota, burst=burst, used=used)

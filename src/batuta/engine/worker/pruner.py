@@ -38,34 +38,20 @@ BY_HAND = 0.5
 """The share of the time that a person's own pruning takes at most."""
 
 
-class NativeRetention:
-    """Implements `authoring.client.retention.RetentionService` on a store."""
-
-    def __init__(self, store: Store, actor: Actor) -> None:
-        self._store, self._actor = store, actor
-
-    async def set(self, rule: Retention) -> bool:
-        return await self._store.set_retention(rule, self._actor.act(Verb.SET_RETENTION))
-
-    async def delete(self, workflow: str, state: str) -> bool:
-        return await self._store.drop_retention(workflow, state, self._actor.act(Verb.SET_RETENTION))
-
-    async def list(self) -> Sequence[Retention]:
-        return await self._store.retention()
-
-    async def prune(self, *, dry_run: bool) -> int:
+async def prune_by_hand(store: Store, actor: Actor, *, dry_run: bool) -> int:
+    """Delete what workers would delete in their time, and write that into the audit log. Returns how many runs."""
+    if not dry_run:
+        await store.note_act("retention", actor.act(Verb.PRUNE))
+    deleted = 0
+    try:
+        async for step in steps(store, BY_HAND, dry_run=dry_run):
+            deleted += step.deleted
         if not dry_run:
-            await self._store.note_act("retention", self._actor.act(Verb.PRUNE))
-        deleted = 0
-        try:
-            async for step in steps(self._store, BY_HAND, dry_run=dry_run):
-                deleted += step.deleted
-            if not dry_run:
-                await prune_events(self._store)
-        finally:
-            if deleted and not dry_run:
-                await self._store.note_act("retention", self._actor.act(Verb.PRUNE, after={"deleted": deleted}))
-        return deleted
+            await prune_events(store)
+    finally:
+        if deleted and not dry_run:
+            await store.note_act("retention", actor.act(Verb.PRUNE, after={"deleted": deleted}))
+    return deleted
 
 
 def declared_retention(rules: Sequence[Retention]) -> list[Retention]:
