@@ -11,7 +11,7 @@ from batuta.authoring.client.requests import check_message_id, name_of
 from batuta.authoring.client.start import LARGEST_MEMO, check_id, check_start_options, options_given
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.retry import Retry
-from batuta.authoring.workflow.context import ChildOptions, ChildRun, kinship, noticed
+from batuta.authoring.workflow.context import ChildOptions, ChildRun, noticed, runtime_for
 from batuta.authoring.workflow.messages import Signal
 from batuta.durations import Duration
 from batuta.errors import InvalidInput
@@ -93,7 +93,11 @@ async def run_child(workflow: Any, /, *args: Any, result: Any = None, **options:
     tags, memo, priority, delay, version, key, expires. Cancelled while it waits, it asks the child to end and raises
     at once. By name: `result` is the type to decode to.
     """
-    return await kinship("run_child()").run_child(workflow, args, _options(options), _decoder(workflow, result))
+    return (
+        await runtime_for("run_child()")
+        .kinship()
+        .run_child(workflow, args, _options(options), _decoder(workflow, result))
+    )
 
 
 @overload
@@ -107,7 +111,7 @@ async def start_child(
 @noticed  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
 async def start_child(workflow: Any, /, *args: Any, result: Any = None, **options: Any) -> Child[Any]:
     """Start a child and go on as soon as the store has accepted it. Raises AlreadyStarted. Options: see `run_child`."""
-    kin = kinship("start_child()")
+    kin = runtime_for("start_child()").kinship()
     return Child(await kin.start_child(workflow, args, _options(options), _decoder(workflow, result)))
 
 
@@ -127,7 +131,7 @@ async def send(id: str, signal: Any, value: Any = None, *, message_id: str | Non
     """
     decoder = signal.decoder if isinstance(signal, Signal) else None
     chosen = "" if message_id is None else check_message_id(message_id)
-    await kinship("send()").send(check_id(id), name_of(signal, Signal), value, decoder, chosen)
+    await runtime_for("send()").kinship().send(check_id(id), name_of(signal, Signal), value, decoder, chosen)
 
 
 _NO_OPTIONS = ChildOptions()

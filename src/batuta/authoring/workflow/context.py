@@ -220,11 +220,6 @@ def refuse_in_workflow() -> None:
         )
 
 
-def kinship(asked: str) -> ChildRuntime:
-    """The operations of the calling run on other runs."""
-    return runtime_for(asked).kinship()
-
-
 def now() -> datetime:
     """The time on the run's tape, UTC: when the input of this turn came."""
     runtime = current_runtime.get() or runtime_for("now()")

@@ -13,7 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from batuta.authoring.call_options import check_seconds
-from batuta.authoring.workflow.context import Messages, noticed, runtime_for
+from batuta.authoring.workflow.context import noticed, runtime_for
 from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
 from batuta.names import check_name
@@ -23,10 +23,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 A_co = TypeVar("A_co", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _messages(asked: str) -> Messages:
-    return runtime_for(asked).messages()
 
 
 class _Definition:
@@ -66,7 +62,7 @@ class Signal(_Definition, Generic[T]):
         """The next one. Raises TimeoutError after `timeout` seconds (a durable timer)."""
         seconds = in_seconds(timeout)
         check_seconds("timeout", seconds)
-        messages = _messages(f"{self.name}.wait()")
+        messages = runtime_for(f"{self.name}.wait()").messages()
         return cast(T, await messages.receive(self.name, self.decoder, seconds))
 
     def __aiter__(self) -> Signal[T]:
@@ -85,7 +81,7 @@ class Signal(_Definition, Generic[T]):
         the run. Usable as a decorator."""
         _check_callable(fn, self)
         handler = fn if _takes_value(fn, self) else lambda _: fn()
-        _messages(f"{self.name}.handle()").handle_signal(self.name, self.decoder, handler)
+        runtime_for(f"{self.name}.handle()").messages().handle_signal(self.name, self.decoder, handler)
         return fn
 
 
@@ -160,7 +156,7 @@ class Update(Request, Generic[P, A_co]):
         if validator is not None:
             _check_callable(validator, self)
             _check_sync(validator, f"the validator of {self.what} {self.name!r}")
-        _messages(f"{self.name}.handle()").handle_update(self.name, self.decoder, fn, validator)
+        runtime_for(f"{self.name}.handle()").messages().handle_update(self.name, self.decoder, fn, validator)
         return fn
 
 
@@ -194,7 +190,7 @@ class Query(Request, Generic[P, A_co]):
         """Have it answered by `fn`, which only looks: it must not wait or change anything. Usable as a decorator."""
         _check_callable(fn, self)
         _check_sync(fn, f"the handler of query {self.name!r}")
-        _messages(f"{self.name}.handle()").handle_query(self.name, self.decoder, fn)
+        runtime_for(f"{self.name}.handle()").messages().handle_query(self.name, self.decoder, fn)
         return fn
 
 
@@ -205,7 +201,7 @@ async def handlers_done() -> None:
     For the end of a workflow and before `continue_as_new`, which do not wait for handlers. Do not call it in a handler,
     which would wait for its own end.
     """
-    await _messages("handlers_done()").handlers_done()
+    await runtime_for("handlers_done()").messages().handlers_done()
 
 
 def publish(name: str, value: Any) -> None:
