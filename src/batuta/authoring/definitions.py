@@ -77,13 +77,16 @@ class Workflow(Generic[P, R]):
         self.fn = fn
         self.name = check_workflow_name(name or fn.__name__)
         self.version = check_version(version)
-        _check_length(continue_after)
+        if type(continue_after) is not int or continue_after < 1:
+            raise InvalidInput(f"continue_after={continue_after!r} must be a number of journal entries, at least 1")
         self.continue_after = continue_after
         self.dead_letter = dead_letter
         """Whether a run that fails with an error that it declares is a dead letter, too."""
         self.fails = _check_fails(fails)
         """The errors that its runs may fail with: others that leave its code are taken for bugs."""
-        self.on_error = _check_on_error(on_error)
+        if on_error not in ("fail", "park"):
+            raise InvalidInput(f"on_error={on_error!r} must be 'fail' or 'park'")
+        self.on_error = on_error
         self.codec = Codec(fn, f"workflow {self.name!r}")
         _own_dict(self)
 
@@ -124,7 +127,7 @@ def _check_no_method(fn: Callable[..., Any]) -> None:
 
 
 def _is_in_class(fn: Callable[..., Any]) -> bool:
-    return "." in fn.__qualname__.rpartition("<locals>.")[2]
+    return "." in getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]
 
 
 def _method_refused(fn: Callable[..., Any], first: str) -> InvalidInput:
@@ -247,7 +250,7 @@ class Activity(Generic[P, R]):
         self.compensate = compensate
         """Undoes it, in a saga."""
         self._method = next(iter(inspect.signature(fn).parameters), "") == "self"
-        self._late = self._method and "." in getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]
+        self._late = self._method and _is_in_class(fn)
         """Annotations of a method may name its own class, which is there only when it is asked for its attribute."""
         with suppress(Exception) if self._late else nullcontext():
             self._make_codec()  # a bad annotation is found here, or in `__get__`
@@ -466,11 +469,6 @@ def activity(
     return decorate if fn is None else decorate(fn)
 
 
-def _check_length(entries: object) -> None:
-    if type(entries) is not int or entries < 1:
-        raise InvalidInput(f"continue_after={entries!r} must be a number of journal entries, at least 1")
-
-
 def _check_fails(fails: object) -> tuple[type[Exception], ...]:
     """The declared classes, and `Failed`. Raises InvalidInput."""
     if isinstance(fails, str | type) or not isinstance(fails, Iterable):
@@ -480,12 +478,6 @@ def _check_fails(fails: object) -> tuple[type[Exception], ...]:
         if not isinstance(one, type) or not issubclass(one, Exception):
             raise InvalidInput(f"fails={list(found)!r} must contain only exception classes, not {one!r}")
     return (Failed, *found)
-
-
-def _check_on_error(on_error: object) -> str:
-    if on_error not in ("fail", "park"):
-        raise InvalidInput(f"on_error={on_error!r} must be 'fail' or 'park'")
-    return str(on_error)
 
 
 def activities_of(thing: object) -> list[Activity[..., Any]]:

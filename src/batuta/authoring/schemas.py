@@ -11,7 +11,7 @@ import ast
 import inspect
 import textwrap
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -74,7 +74,8 @@ def schema_of(code: Workflow[..., Any] | Job[..., Any]) -> str:
     """The document of a workflow or a job, as JSON of a limited size."""
     kind = "workflow" if isinstance(code, Workflow) else "job"
     version = code.version if isinstance(code, Workflow) else ""
-    found = CodeSchema(name=code.name, kind=kind, version=version, about=_about(code.fn))
+    about = (inspect.getdoc(code.fn) or "").partition("\n")[0][:200]
+    found = CodeSchema(name=code.name, kind=kind, version=version, about=about)
     bare = msgspec.json.encode(found).decode()
     hints = _hints(code.fn)
     found.input = _parameters(code.codec.signature, hints)
@@ -83,10 +84,6 @@ def schema_of(code: Workflow[..., Any] | Job[..., Any]) -> str:
         found.signals, found.updates, found.queries = _messages(code.fn)
     text = msgspec.json.encode(found).decode()
     return text if len(text) <= LARGEST else bare
-
-
-def _about(fn: Callable[..., Any]) -> str:
-    return (inspect.getdoc(fn) or "").partition("\n")[0][:200]
 
 
 def _hints(fn: object, names: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -144,10 +141,7 @@ def _default(value: object) -> Any:
 # -- messages of a workflow
 
 
-Messages = tuple[list[MessageSchema], list[MessageSchema], list[MessageSchema]]
-
-
-def _messages(fn: Any) -> Messages:
+def _messages(fn: Any) -> tuple[list[MessageSchema], list[MessageSchema], list[MessageSchema]]:
     """Signals, updates and queries, by name."""
     functions = _functions(fn)
     known: dict[tuple[type, str], Signal[Any] | Request] = {}

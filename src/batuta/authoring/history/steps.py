@@ -205,6 +205,12 @@ _MESSAGES = {
     EntryKind.UPDATE: StepKind.UPDATE,
     EntryKind.CANCEL_REQUESTED: StepKind.CANCEL,
 }
+_LAST = {
+    StepKind.TIMER: SegmentKind.ASLEEP,
+    StepKind.CHILD: SegmentKind.CHILD,
+    StepKind.UPDATE: SegmentKind.RUNNING,
+}
+"""Where the time of these steps goes, from beginning to end."""
 _LOST_WITH = (SegmentKind.QUEUED, SegmentKind.RUNNING)
 _HELD_UP = (SegmentKind.QUEUED, SegmentKind.BACKOFF)
 """What a pause interrupts; calls in flight finish."""
@@ -393,12 +399,8 @@ def _finish(step: Draft, times: Sequence[int], moment: Moment) -> None:
         if not step.to:  # else the run that executes it knows
             step.spans = _cut_by_losses(step, moment)
         step.spans = _cut_by_pauses(step.spans, moment)
-    elif step.kind is StepKind.TIMER:
-        _put(step, SegmentKind.ASLEEP, step.since, step.ended)
-    elif step.kind is StepKind.CHILD:
-        _put(step, SegmentKind.CHILD, step.since, step.ended)
-    elif step.kind is StepKind.UPDATE:
-        _put(step, SegmentKind.RUNNING, step.since, step.ended)
+    elif step.kind in _LAST:
+        _put(step, _LAST[step.kind], step.since, step.ended)
 
 
 def _look_at_timer(step: Draft, times: Sequence[int], moment: Moment) -> None:
