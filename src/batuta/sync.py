@@ -15,38 +15,33 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.thread import ThreadPoolExecutor  # which registers before us: last in, first out
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager, suppress
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
+    Concatenate,
     Generic,
+    ParamSpec,
     Self,
     TypeVar,
-    TypeVarTuple,
-    Unpack,
-    cast,
-    overload,
 )
 
 from batuta import client as aio
 from batuta.authoring.client.bulk_operations import Selection as AsyncSelection
 from batuta.authoring.client.bus import BusClient
-from batuta.authoring.client.caller_transaction import Deferred
 from batuta.authoring.client.dead_letters import DeadLetters as AsyncDeadLetters
-from batuta.authoring.client.enqueue import EnqueueOptions
 from batuta.authoring.client.handle import Handle as AsyncHandle
 from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.quotas import Quotas as AsyncQuotas
 from batuta.authoring.client.retention import Retentions as AsyncRetentions
 from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.client.schedules import Schedules as AsyncSchedules
-from batuta.authoring.client.start import StartOptions
 from batuta.authoring.client.workers import Workers as AsyncWorkers
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.gates import Gate
 from batuta.authoring.history.diff import Diff
-from batuta.authoring.jobs import Job, JobCall
+from batuta.authoring.jobs import JobCall
 from batuta.authoring.middleware import Middleware
 from batuta.connect import Codecs
 from batuta.connect import connect as connect_async
@@ -57,15 +52,16 @@ from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.retention import Retention
 from batuta.resilience.operators import Breakers as AsyncBreakers
 from batuta.resilience.operators import Limits as AsyncLimits
-from batuta.sync_verbs import Part, blocking
+from batuta.sync_verbs import Face, Part, blocking
 from batuta.webhooks.manager import Webhooks as AsyncWebhooks
 
 if TYPE_CHECKING:
     from batuta.sync_flows import Flows
 
+A = TypeVar("A")
+P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 
 def connect(
@@ -89,6 +85,20 @@ def connect(
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))
+
+
+def handing(
+    verb: Callable[Concatenate[A, P], Coroutine[Any, Any, AsyncHandle[R]]],
+) -> Callable[Concatenate[Face[A], P], Handle[R]]:
+    """As `blocking`, for a verb that gives a handle."""
+    made = blocking(verb)
+
+    @wraps(verb)
+    def call(self: Face[A], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        home = self._opened()
+        return Handle(home, made(self, *args, **kwargs))
+
+    return call
 
 
 class Client:
@@ -120,74 +130,29 @@ class Client:
         if home is not None:
             home.thread.close()
 
-    @overload
-    def start(
-        self,
-        workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
-        /,
-        *args: *Ts,
-        id: str | None = None,
-        transaction: Any = None,
-        **options: Unpack[StartOptions],
-    ) -> Handle[R]: ...
-    @overload
-    def start(
-        self,
-        workflow: str,
-        /,
-        *args: Any,
-        id: str | None = None,
-        transaction: Any = None,
-        **options: Unpack[StartOptions],
-    ) -> Handle[Any]: ...
-    def start(  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
-        self, workflow: Any, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
-    ) -> Handle[Any]:
-        """Start a run; it is durable when this returns. Arguments and options as of `Batuta.start`; `transaction` is a
-        connection or session that blocks."""
-        home, made = self._begin(
-            transaction, lambda client, given: client.start(workflow, *args, id=id, transaction=given, **options)
-        )
-        return Handle(home, made)
-
-    @overload
-    def enqueue(
-        self,
-        job: Callable[[*Ts], Coroutine[Any, Any, R]],
-        /,
-        *args: *Ts,
-        transaction: Any = None,
-        **options: Unpack[EnqueueOptions],
-    ) -> Handle[R]: ...
-    @overload
-    def enqueue(
-        self, job: JobCall[R], /, *, transaction: Any = None, **options: Unpack[EnqueueOptions]
-    ) -> Handle[R]: ...
-    @overload
-    def enqueue(
-        self, job: str, /, *args: Any, transaction: Any = None, **options: Unpack[EnqueueOptions]
-    ) -> Handle[Any]: ...
-    def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
-        """Have a worker execute a job; it is durable when this returns. Options as of `Batuta.enqueue`; `transaction`
-        is a connection or session that blocks."""
-        home, made = self._begin(
-            transaction, lambda client, given: client.enqueue(job, *args, transaction=given, **options)
-        )
-        return Handle(home, made)
+    start = handing(aio.Batuta.start)
+    """Start a run; it is durable when this returns. Arguments and options as of `Batuta.start`; `transaction` is a
+    connection or session that blocks."""
+    enqueue = handing(aio.Batuta.enqueue)
+    """Have a worker execute a job; it is durable when this returns. Options as of `Batuta.enqueue`; `transaction` is a
+    connection or session that blocks."""
+    _enqueue_many = blocking(aio.Batuta.enqueue_many)
 
     def enqueue_many(
         self, calls: Iterable[JobCall[Any]], /, *, on_done: JobCall[Any] | None = None, transaction: Any = None
     ) -> Batch:
         """Enqueue all of these calls, or none. As `Batuta.enqueue_many`."""
-        home, made = self._begin(
-            transaction, lambda client, given: client.enqueue_many(calls, on_done=on_done, transaction=given)
-        )
+        home = self._opened()
+        made = self._enqueue_many(calls, on_done=on_done, transaction=transaction)
         batch = Batch(Handle(home, one) for one in made)
         batch.done = None if made.done is None else Handle(home, made.done)
         return batch
 
     publish = blocking(aio.Batuta.publish)
+    """Publish a message; it is durable when this returns its id. As `Batuta.publish`; `transaction` is a connection or
+    session that blocks."""
     publish_many = blocking(aio.Batuta.publish_many)
+    """Publish many messages of one topic and key in one transaction, in order. As `Batuta.publish_many`."""
 
     @contextmanager
     def transaction(self, connection: object) -> Iterator[None]:
@@ -199,18 +164,10 @@ class Client:
         with aio.ended(borrowed):
             yield
 
-    @overload
-    def get(self, id: str, workflow: Workflow[..., R] | Job[..., R]) -> Handle[R]: ...
-    @overload
-    def get(self, id: str, workflow: None = None) -> Handle[Any]: ...
-    def get(self, id: str, workflow: Workflow[..., Any] | Job[..., Any] | None = None) -> Handle[Any]:
-        """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
-        return self._handle(lambda client: client.get(id, cast(Any, workflow)))
-
-    def get_run(self, run_id: RunId | str, workflow: Workflow[..., Any] | Job[..., Any] | None = None) -> Handle[Any]:
-        """Exactly that run, by its run id. `workflow`: as for `get`."""
-        return self._handle(lambda client: client.get_run(run_id, workflow))
-
+    get = handing(aio.Batuta.get)
+    """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
+    get_run = handing(aio.Batuta.get_run)
+    """Exactly that run, by its run id. `workflow`: as for `get`."""
     list = blocking(aio.Batuta.list)
     count = blocking(aio.Batuta.count)
     count_states = blocking(aio.Batuta.count_states)
@@ -320,17 +277,6 @@ class Client:
         )
         return _Working(home, worker)
 
-    def _begin(self, transaction: object, work: Callable[[aio.Batuta, Any], Coroutine[Any, Any, T]]) -> tuple[_Home, T]:
-        """Have something begun; inside a transaction of the caller's own, in the caller's own thread."""
-        home = self._opened()
-        given = None if transaction is None else Deferred(transaction)
-        made = home.thread.call(lambda: work(home.thread.client, given))
-        return home, made if given is None else given.finish()
-
-    def _handle(self, work: Callable[[aio.Batuta], Coroutine[Any, Any, AsyncHandle[R]]]) -> Handle[R]:
-        home = self._opened()
-        return Handle(home, home.thread.call(lambda: work(home.thread.client)))
-
     def _ask(self, work: Callable[[aio.Batuta], Coroutine[Any, Any, T]]) -> T:
         home = self._opened()
         return home.thread.call(lambda: work(home.thread.client))
@@ -362,8 +308,6 @@ class Client:
 class Schedules(Part[AsyncSchedules]):
     """The schedules of a namespace, for blocking code: `client.schedules`."""
 
-    _client: Client
-
     create = blocking(AsyncSchedules.create)
     update = blocking(AsyncSchedules.update)
     get = blocking(AsyncSchedules.get)
@@ -373,10 +317,7 @@ class Schedules(Part[AsyncSchedules]):
     resume = blocking(AsyncSchedules.resume)
     backfill = blocking(AsyncSchedules.backfill)
     next_times = blocking(AsyncSchedules.next_times)
-
-    def trigger(self, id: str) -> Handle[Any]:
-        """Begin a run now, whatever the calendar and the overlap policy."""
-        return self._client._handle(lambda client: client.schedules.trigger(id))
+    trigger = handing(AsyncSchedules.trigger)
 
 
 class DeadLetters(Part[AsyncDeadLetters]):
@@ -448,8 +389,6 @@ class Limits(Part[AsyncLimits]):
 class Webhooks(Part[AsyncWebhooks]):
     """Webhooks to other people's endpoints, for blocking code: `client.webhooks`."""
 
-    _client: Client
-
     create = blocking(AsyncWebhooks.create)
     list = blocking(AsyncWebhooks.list)
     get = blocking(AsyncWebhooks.get)
@@ -459,22 +398,16 @@ class Webhooks(Part[AsyncWebhooks]):
     rotate = blocking(AsyncWebhooks.rotate)
     delete = blocking(AsyncWebhooks.delete)
     deliveries = blocking(AsyncWebhooks.deliveries)
+    _send = blocking(AsyncWebhooks.send)
 
     def send(self, event: str, data: Any, *, transaction: Any = None, **options: Any) -> Sequence[Handle[Any]]:
         """Send an event to every enabled endpoint that takes its type. As `client.webhooks.send`; `transaction` is a
         connection or session that blocks."""
-        home, made = self._client._begin(
-            transaction, lambda client, given: client.webhooks.send(event, data, transaction=given, **options)
-        )
-        return [Handle(home, one) for one in made]
+        home = self._opened()
+        return [Handle(home, one) for one in self._send(event, data, transaction=transaction, **options)]
 
-    def test(self, id: str) -> Handle[Any]:
-        """Send an event `webhook.test` to one endpoint."""
-        return self._client._handle(lambda client: client.webhooks.test(id))
-
-    def resend(self, delivery: str, reason: str = "") -> Handle[Any]:
-        """Deliver again what was delivered or has failed."""
-        return self._client._handle(lambda client: client.webhooks.resend(delivery, reason))
+    test = handing(AsyncWebhooks.test)
+    resend = handing(AsyncWebhooks.resend)
 
 
 class Bus(Part[BusClient]):
@@ -520,9 +453,13 @@ class Handle(Generic[R]):
         return self._ask(lambda handle: handle.result(timeout))
 
     signal = blocking(AsyncHandle.signal)
+    """Send a signal; it is durable when this returns. `transaction` is a connection or session that blocks."""
     update = blocking(AsyncHandle.update)
+    """Ask the run to do something, and wait for its answer."""
     query = blocking(AsyncHandle.query)
+    """Ask about the run's state; its code must be in this process."""
     published = blocking(AsyncHandle.published)
+    """The published value of that name, or all values by name."""
     cancel = blocking(AsyncHandle.cancel)
     pause = blocking(AsyncHandle.pause)
     resume = blocking(AsyncHandle.resume)
@@ -545,9 +482,12 @@ class Handle(Generic[R]):
         """Compare this run with another one of the same workflow, or with the run that it was made from."""
         return self._ask(lambda handle: handle.diff(None if other is None else other._real))
 
-    def _ask(self, work: Callable[[AsyncHandle[R]], Coroutine[Any, Any, T]]) -> T:
+    def _opened(self) -> _Home:
         _refuse_in_event_loop()
-        return self._home.thread.call(lambda: work(self._real))
+        return self._home
+
+    def _ask(self, work: Callable[[AsyncHandle[R]], Coroutine[Any, Any, T]]) -> T:
+        return self._opened().thread.call(lambda: work(self._real))
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"

@@ -20,6 +20,9 @@ class Face(Protocol[A_co]):
 
     def _ask(self, work: Callable[[A_co], Coroutine[Any, Any, T]]) -> T: ...
 
+    def _opened(self) -> Any:
+        """The home of the client, for handles."""
+
 
 class Part(Generic[A]):
     """A part of a blocking client: its verbs are those of `real`, the same part of the async one."""
@@ -29,6 +32,9 @@ class Part(Generic[A]):
 
     def _ask(self, work: Callable[[A], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(self._real(client)))
+
+    def _opened(self) -> Any:
+        return self._client._opened()
 
 
 def blocking(verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Face[A], P], T]:
