@@ -11,7 +11,6 @@ SMELL_LINES, FILE_LINES, LONGEST = 600, 700, 900
 LONG = (
     "src/batuta/errors.py",  # every error, in one tree
     "src/batuta/engine/run/owned_run.py",  # turns, the committer's answers and leaving share one state
-    "src/batuta/sync.py",  # the blocking twin of every client method
     "tests/engine/test_user_code.py",
 )
 FUNCTION_LINES = 70
