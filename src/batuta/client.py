@@ -88,7 +88,7 @@ class Batuta:
         self._max_payload = self._settings.max_payload
         self.schedules = Schedules(backend.schedules, lambda ref: self._handle(ref, None))
         """Schedules: made, changed, paused, triggered."""
-        self.dead_letters = DeadLetters(backend.dead_letters)
+        self.dead_letters = DeadLetters(backend.access.store, backend.dead_letters)
         """Dead letters: listed, grouped, reprocessed, discarded."""
         self.retention = Retentions(backend)
         """How long closed runs are kept."""

@@ -161,7 +161,7 @@ async def test_a_job_that_fails_is_a_dead_letter(client: Batuta) -> None:
 
 async def test_the_failure_counts_from_where_it_happened_and_not_from_where_the_run_ended(client: Batuta) -> None:
     await failed(client, cleans_up, 5)
-    (row,) = (await client._backend.dead_letters.list(LetterFilter(), None, 10)).letters
+    (row,) = (await client._backend.access.store.letters(LetterFilter(), None, 10)).letters
     journal = await (await client.get(row.id)).journal()
     assert journal[row.keep + 1].kind == "activity_failed"
     assert len(journal) > row.keep + 2

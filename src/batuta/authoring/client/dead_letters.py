@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
@@ -12,11 +13,13 @@ from msgspec import Struct
 from batuta.authoring.client.start import check_id
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND
-from batuta.errors import InvalidInput, MatchesEverything
+from batuta.errors import InvalidInput, MatchesEverything, UnknownLetter, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter, LetterState
+from batuta.journal.paging import all_pages
 from batuta.journal.records import LetterReason, RunKind
-from batuta.names import check_choice, check_filter, check_page_size, check_reason
+from batuta.journal.store import Store
+from batuta.names import LARGEST_PAGE, check_choice, check_filter, check_page_size, check_reason
 from batuta.serde import MAX_PAYLOAD, encode
 
 
@@ -62,15 +65,7 @@ Named = Sequence[RunId] | LetterFilter
 
 
 class DeadLetterService(Protocol):
-    """Keeps dead letters."""
-
-    async def find(self, id: str | RunId) -> DeadLetter:
-        """That of a run id, or the newest one of an id; a text may be either. Raises UnknownLetter."""
-        ...
-
-    async def list(self, where: LetterFilter, cursor: str | None, limit: int) -> DeadLetterPage: ...
-    async def groups(self, where: LetterFilter, cursor: str | None, limit: int) -> DeadLetterGroups: ...
-    async def count(self, where: LetterFilter) -> int: ...
+    """Resolves dead letters."""
 
     async def reprocess(self, which: Named, how: Reprocess, *, dry_run: bool) -> Reprocessed:
         """For a single dead letter, raises why it cannot be reprocessed."""
@@ -92,24 +87,24 @@ class DeadLetters:
     definition), kind, queue, key, error, activity, id_prefix, after and before (datetimes: when it failed).
     """
 
-    def __init__(self, backend: DeadLetterService) -> None:
-        self._backend = backend
+    def __init__(self, store: Store, backend: DeadLetterService) -> None:
+        self._store, self._backend = store, backend
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterPage:
         """Newest first."""
-        return await self._backend.list(letter_filter(**where), cursor, check_page_size(limit))
+        return await self._store.letters(letter_filter(**where), cursor, check_page_size(limit))
 
     async def groups(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterGroups:
         """Groups of dead letters with the same error ("312 runs, same error"), the group with the newest one first."""
-        return await self._backend.groups(letter_filter(**where), cursor, check_page_size(limit))
+        return await self._store.letter_groups(letter_filter(**where), cursor, check_page_size(limit))
 
     async def count(self, /, **where: Any) -> int:
         """How many match."""
-        return await self._backend.count(letter_filter(**where))
+        return await self._store.count_letters(letter_filter(**where))
 
     async def get(self, id: Which) -> DeadLetter:
         """The newest one of the id, or that of the run id. Raises UnknownLetter."""
-        return await self._backend.find(_name_of(id))
+        return await self._find(_name_of(id))
 
     async def reprocess(
         self,
@@ -171,7 +166,22 @@ class DeadLetters:
         if where or everything:
             raise InvalidInput("give ids or filters, not both")
         several = [which] if isinstance(which, str | RunId | DeadLetter) else which
-        return [(await self._backend.find(_name_of(one))).run_id for one in several]
+        return [(await self._find(_name_of(one))).run_id for one in several]
+
+    async def _find(self, id: str | RunId) -> DeadLetter:
+        """That of a run id, or the newest one of an id; a text may be either. Raises UnknownLetter."""
+        if isinstance(id, RunId):
+            return await self._store.letter(id)
+        with suppress(UnknownRun, UnknownLetter):
+            return await self._store.letter((await self._store.get(id)).run_id)
+        with suppress(ValueError, UnknownLetter):
+            return await self._store.letter(RunId(id))
+        where = LetterFilter(states=(), id_prefix=id)  # the id may have another run by now
+        async for page in all_pages(lambda cursor: self._store.letters(where, cursor, LARGEST_PAGE)):
+            for letter in page.letters:
+                if letter.id == id:
+                    return letter
+        raise UnknownLetter(id)
 
 
 # -- what callers give

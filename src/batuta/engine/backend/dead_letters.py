@@ -1,13 +1,11 @@
-"""Operators' actions on dead letters: list, reprocess, discard."""
+"""Operators' actions on dead letters: reprocess, discard."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from msgspec import Raw
 from msgspec.structs import asdict
@@ -20,9 +18,8 @@ from batuta.engine.backend.batching import until_known
 from batuta.engine.forks.dry_run import CodeHere, code_of_run, dry_run
 from batuta.engine.forks.plan import journal_of, plan, plan_restart, plan_retry
 from batuta.engine.forks.split import failed_before
-from batuta.errors import BatutaError, InvalidFork, LetterResolved, StoreError, UnknownLetter, UnknownRun
+from batuta.errors import BatutaError, InvalidFork, LetterResolved, StoreError
 from batuta.failpoints import failpoint
-from batuta.ids import RunId
 from batuta.journal.audit import Act, Verb
 from batuta.journal.dead_letters import DeadLetter, LetterFilter, LetterState
 from batuta.journal.entries import Entry
@@ -51,25 +48,6 @@ class NativeDeadLetters:
         code_here: CodeHere,
     ) -> None:
         self._store, self._actor, self._code_here = store, actor, code_here
-        self.list = store.letters
-        self.groups = store.letter_groups
-        self.count = store.count_letters
-
-    # -- looking
-
-    async def find(self, id: str | RunId) -> DeadLetter:
-        if isinstance(id, RunId):
-            return await self._store.letter(id)
-        with suppress(UnknownRun, UnknownLetter):
-            return await self._store.letter((await self._store.get(id)).run_id)
-        with suppress(ValueError, UnknownLetter):
-            return await self._store.letter(UUID(id))
-        where = LetterFilter(states=(), id_prefix=id)  # the id may have another run by now
-        async for page in all_pages(lambda cursor: self._store.letters(where, cursor, _BATCH)):
-            for letter in page.letters:
-                if letter.id == id:
-                    return letter
-        raise UnknownLetter(id)
 
     async def _batches(self, which: Named, size: int) -> AsyncIterator[list[DeadLetter]]:
         """Open dead letters among the selected ones, from the newest on: those that arrive meanwhile are not included.
@@ -106,7 +84,7 @@ class NativeDeadLetters:
     async def reprocess(self, which: Named, how: Reprocess, *, dry_run: bool) -> Reprocessed:
         done, pace = Reprocessed(), ReprocessRate(how.rate)
         if dry_run and isinstance(which, LetterFilter):
-            done.matched = await self.count(which)
+            done.matched = await self._store.count_letters(which)
             return done
         detail = {"mode": how.mode.value, "input": how.input is not None}
         act = self._actor.act(Verb.REPROCESS, how.reason, detail=detail | _said(which))
