@@ -31,7 +31,7 @@ from batuta.authoring.client.requests import start_request
 from batuta.authoring.client.retention import Retentions
 from batuta.authoring.client.schedules import Schedule, Schedules
 from batuta.authoring.client.start import StartOptions, check_id, check_run_id, check_tags
-from batuta.authoring.client.workers import Workers
+from batuta.authoring.client.workers import Queues, Workers
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.gates import Gate
@@ -94,6 +94,7 @@ class Batuta:
         """How long closed runs are kept."""
         self.workers = Workers(backend.access)
         """Workers: host, queues, code, last heartbeat."""
+        self._queues = Queues(backend.access)
         self.quotas = Quotas(backend)
         """How much may be started in this namespace."""
         self.api_keys = ApiKeys(backend.access)
@@ -365,11 +366,11 @@ class Batuta:
 
     async def count(self, /, **where: Any) -> int:
         """How many runs match. Filters as in `list`, but for waiting_for."""
-        return await self._in_use.runs.count(run_filter(**where))
+        return await self._in_use.access.store.count_runs(run_filter(**where))
 
     async def count_states(self, /, **where: Any) -> dict[RunState, int]:
         """The same by state; states without any run are left out."""
-        return await self._in_use.runs.count_states(run_filter(**where))
+        return await self._in_use.access.store.count_states(run_filter(**where))
 
     def select(self, /, *, everything: bool = False, **where: Any) -> Selection:
         """Runs to do something to, all of them together: `await client.select(queue="mail").pause("down")`.
@@ -408,15 +409,15 @@ class Batuta:
 
     async def queues(self) -> _Queues:
         """Every queue that was set up or paused, or that has open runs or workers."""
-        return await self._backend.queues.list()
+        return await self._queues.list()
 
     async def pause_queue(self, name: str, reason: str = "") -> None:
         """Pause the queue: workers begin nothing more from it. Running work goes on."""
-        await self._backend.queues.pause(check_name(name, "queue"), True, check_reason(reason))
+        await self._queues.pause(check_name(name, "queue"), True, check_reason(reason))
 
     async def resume_queue(self, name: str) -> None:
         """Resume a paused queue."""
-        await self._backend.queues.pause(check_name(name, "queue"), False, "")
+        await self._queues.pause(check_name(name, "queue"), False)
 
     async def limit_queue(self, name: str, /, **limits: Any) -> None:
         """Set limits for all workers of a queue together. Limits that are left out stay, None removes one.
@@ -424,7 +425,7 @@ class Batuta:
         `concurrency`: runs at once; `key_concurrency`: the same for each key. `rate`: how many may begin per period,
         such as "100/min" or Rate(100, 60); `key_rate`: the same for each key. Runs without a key count for no key.
         """
-        await self._backend.queues.limit(check_name(name, "queue"), limit_changes(limits))
+        await self._queues.limit(check_name(name, "queue"), limit_changes(limits))
 
     async def complete(self, token: str, value: Any = None) -> None:
         """Give an activity its result from outside. `token` is its `activity_info().token`; it serves once.

@@ -22,22 +22,10 @@ from batuta.journal.bus.messages import NewMessage
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.failures import Failure
 from batuta.journal.flows.records import Accepted, NewEvent
-from batuta.journal.queues import QueueInfo
 from batuta.journal.records import NewRun
 from batuta.journal.retention import Retention
 from batuta.journal.schedules import ScheduleRow
 from batuta.journal.store import Store
-
-
-class QueueService(Protocol):
-    """Shows queues and changes them."""
-
-    async def list(self) -> Sequence[QueueInfo]: ...
-    async def pause(self, name: str, paused: bool, reason: str) -> None: ...
-
-    async def limit(self, name: str, changes: dict[str, Any]) -> None:
-        """Set some limits, as `journal.queues.QueueLimits` has them, and leave the others."""
-        ...
 
 
 class CompletionService(Protocol):
@@ -102,8 +90,6 @@ class Backend(RunBackend, Protocol):
 
     @property
     def access(self) -> StoreAccess: ...
-    @property
-    def queues(self) -> QueueService: ...
     @property
     def completions(self) -> CompletionService: ...
     @property

@@ -33,7 +33,6 @@ from batuta.engine.backend.external_completion import ExternalCompletions
 from batuta.engine.backend.follow_chain import find_current
 from batuta.engine.backend.id_conflicts import StartOf, given_run, start_in
 from batuta.engine.backend.messaging import Messenger, as_message
-from batuta.engine.backend.queues import NativeQueues
 from batuta.engine.backend.quotas import Guard
 from batuta.engine.backend.runs import NativeRuns, ref_of
 from batuta.engine.backend.schedule_api import NativeSchedules
@@ -100,7 +99,6 @@ class NativeBackend:
         self.runs = NativeRuns(store, self.actor, self._waiters, forking, lambda: self.home, closes)
         self.messages = Messenger(store, self._waiters, self._code_here)
         self.completions = ExternalCompletions(store)
-        self.queues = NativeQueues(store, self.actor)
         self.schedules = NativeSchedules(store, self.actor)
         self.bulk = BulkOperations(store, self.actor, forking, self.runs.retry, closes)
         self.dead_letters = NativeDeadLetters(store, self.actor, self._code_here)

@@ -1,18 +1,16 @@
-"""Queues: declared limits, changes by operators, and their descriptions."""
+"""Queues as workers declare them, and their limits."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
 from batuta.authoring.client.queues import Queue
-from batuta.engine.backend.actor import Actor
+from batuta.authoring.client.workers import shown_limit
 from batuta.errors import DuplicateDefinition, InvalidInput
-from batuta.journal.audit import Verb
-from batuta.journal.queues import LIMITS, QueueInfo, QueueLimits, Rate
+from batuta.journal.queues import LIMITS, QueueLimits
 from batuta.journal.store import Store
 from batuta.names import check_name
 
@@ -45,42 +43,9 @@ async def set_limits(store: Store, queues: Iterable[Queue]) -> None:
             await store.limit_queue(name, after, changes)
 
 
-class NativeQueues:
-    """Implements `authoring.services.QueueService` on a store."""
-
-    def __init__(self, store: Store, actor: Actor) -> None:
-        self._store, self._actor = store, actor
-
-    async def list(self) -> Sequence[QueueInfo]:
-        return await self._store.queues()
-
-    async def pause(self, name: str, paused: bool, reason: str) -> None:
-        verb = Verb.PAUSE_QUEUE if paused else Verb.RESUME_QUEUE
-        before = await self._find(name)
-        was, is_now = {"paused": before.paused, "reason": before.reason}, {"paused": paused, "reason": reason}
-        if was != is_now:
-            await self._store.pause_queue(name, paused, reason, self._actor.act(verb, reason, before=was, after=is_now))
-
-    async def limit(self, name: str, changes: dict[str, Any]) -> None:
-        there = await self._find(name)
-        before = {limit: _shown(getattr(there, limit)) for limit in changes}
-        after = {limit: _shown(value) for limit, value in changes.items()}
-        if any(getattr(there, limit) != value for limit, value in changes.items()):
-            act = self._actor.act(Verb.LIMIT_QUEUE, before=before, after=after)
-            await self._store.limit_queue(name, QueueLimits(**changes), changes, act)
-
-    async def _find(self, name: str) -> QueueInfo:
-        """The queue of this name; without limits, runs and workers when the store knows none."""
-        return next((queue for queue in await self._store.queues() if queue.name == name), QueueInfo(name))
-
-
 def _difference(before: QueueLimits, after: QueueLimits) -> str:
     return ", ".join(
-        f"{field} {_shown(getattr(before, field))} -> {_shown(getattr(after, field))}"
+        f"{field} {shown_limit(getattr(before, field))} -> {shown_limit(getattr(after, field))}"
         for field in LIMITS
         if getattr(before, field) != getattr(after, field)
     )
-
-
-def _shown(limit: int | Rate | None) -> str:
-    return "none" if limit is None else str(limit)
