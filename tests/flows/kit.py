@@ -8,7 +8,10 @@ import msgspec
 
 from batuta.authoring.client.handle import Handle
 from batuta.errors import RunNotCompleted
+from batuta.flows.document import StepBase
+from batuta.flows.faults import Fault
 from batuta.flows.models import Event, FlowStart, Run
+from batuta.flows.validation import check_document
 from batuta.flows.views import FlowRun, Link, flow_run
 from batuta.flows.workflow import Flows, flow
 from batuta.testing import Environment
@@ -37,6 +40,13 @@ OVERDUE = [
     DONE,
 ]
 """The flow of the document."""
+
+
+def check_steps(steps: Any) -> tuple[list[StepBase] | None, list[Fault]]:
+    """The steps of a flow, or everything that is wrong with it; a text is JSON already."""
+    text = steps if isinstance(steps, str) else json.dumps(steps)
+    document, faults = check_document(f'{{"name": "a flow", "steps": {text}}}')
+    return None if document is None else document.steps, faults
 
 
 def start(steps: Doc, payload: dict[str, Any] | None = None, **more: Any) -> FlowStart:

@@ -6,10 +6,9 @@ import pytest
 
 from batuta.flows.interpreter import LONG_LIST
 from batuta.flows.rehearsal import rehearse
-from batuta.flows.validation import check_steps
 from batuta.flows.workflow import Flows
 from batuta.testing import in_virtual_time
-from tests.flows.kit import DONE, Doc, ran, rule, step
+from tests.flows.kit import DONE, Doc, check_steps, ran, rule, step
 
 
 def undo(key: str, body: Any, **more: Any) -> dict[str, Any]:

@@ -6,10 +6,9 @@ import pytest
 
 from batuta.flows.conditions import compile_condition
 from batuta.flows.secrets import Secrets
-from batuta.flows.validation import check_steps
 from batuta.flows.workflow import Flows
 from batuta.webhooks.addresses import AddressPolicy
-from tests.flows.kit import DONE, outputs, ran, step
+from tests.flows.kit import DONE, check_steps, outputs, ran, step
 from tests.flows.server import serving
 
 CODE = [

@@ -6,8 +6,7 @@ import pytest
 
 from batuta.errors import InvalidInput
 from batuta.flows.rehearsal import Double, Rehearsal, rehearse
-from batuta.flows.validation import check_steps
-from tests.flows.kit import DONE, OVERDUE, Doc, rule, step
+from tests.flows.kit import DONE, OVERDUE, Doc, check_steps, rule, step
 
 
 async def rehearsed(steps: Doc, payload: dict[str, Any] | None = None, **doubles: Double) -> Rehearsal:

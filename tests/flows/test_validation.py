@@ -7,8 +7,8 @@ import pytest
 
 from batuta.flows.document import LARGEST_DOCUMENT, MOST_STEPS, STEP_TYPES
 from batuta.flows.faults import InvalidFlow
-from batuta.flows.validation import check_document, check_steps, parse_document
-from tests.flows.kit import DONE, OVERDUE, rule, step
+from batuta.flows.validation import check_document, parse_document
+from tests.flows.kit import DONE, OVERDUE, check_steps, rule, step
 
 
 def faults(steps: Any) -> dict[str, str]:

@@ -28,7 +28,6 @@ from batuta.flows.document import (
     Rule,
     SetStep,
     Step,
-    StepBase,
 )
 from batuta.flows.expressions import compile_template
 from batuta.flows.faults import Fault, InvalidFlow, guess
@@ -47,8 +46,8 @@ _EXPRESSIONS: Final = "see the reference of expressions"
 _LARGEST_INT: Final = 2**63 - 1
 
 
-def read_json(data: bytes | str, path: str = "") -> tuple[Any, list[Fault]]:
-    """The JSON value, or what is wrong with it: also keys that stand twice in one object. `path`: its own."""
+def read_json(data: bytes | str) -> tuple[Any, list[Fault]]:
+    """The JSON value, or what is wrong with it: also keys that stand twice in one object."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if len(raw) > LARGEST_DOCUMENT:
         fault = Fault(
@@ -70,7 +69,7 @@ def read_json(data: bytes | str, path: str = "") -> tuple[Any, list[Fault]]:
         return None, [Fault("", "the document is nested too deeply")]
     faults: list[Fault] = []
     try:
-        value = _plain(value, path, faults)
+        value = _plain(value, "", faults)
         msgspec.json.encode(value)
     except (RecursionError, UnicodeEncodeError, OverflowError, ValueError):
         return None, [*faults, Fault("", "the document holds a text that is not Unicode, or is nested too deeply")]
@@ -117,7 +116,7 @@ def _plain(value: Any, path: str, faults: list[Fault]) -> Any:
     return value
 
 
-# -- a whole document, or its steps
+# -- a whole document
 
 
 def check_document(given: bytes | str | Mapping[str, Any]) -> tuple[FlowDocument | None, list[Fault]]:
@@ -125,28 +124,12 @@ def check_document(given: bytes | str | Mapping[str, Any]) -> tuple[FlowDocument
     value, faults = _read(given)
     if value is None and faults:
         return None, faults
-    walker = _Walker(faults)
-    clean = walker.struct(FlowDocument, value, "")
+    clean = _Walker(faults).struct(FlowDocument, value, "")
     if clean is not _BAD:
-        _check_steps(clean["steps"], "steps", faults)
+        _check_steps(clean["steps"], faults)
     if faults:
-        return None, _tidy(faults)
+        return None, list(dict.fromkeys(faults))
     return msgspec.convert(clean, FlowDocument), []
-
-
-def check_steps(given: bytes | str | list[Any]) -> tuple[list[StepBase] | None, list[Fault]]:
-    """The same for the steps alone, with paths that begin with `steps`."""
-    value, faults = _read(given, "steps")
-    if value is None and faults:
-        return None, faults
-    field = _fields_of(FlowDocument)["steps"]
-    clean = _Walker(faults).value(field.type, value, "steps")
-    if clean is not _BAD:
-        _check_steps(clean, "steps", faults)
-    if faults:
-        return None, _tidy(faults)
-    found: list[StepBase] = msgspec.convert(clean, list[Step])
-    return found, []
 
 
 def parse_document(given: bytes | str | Mapping[str, Any]) -> FlowDocument:
@@ -157,28 +140,24 @@ def parse_document(given: bytes | str | Mapping[str, Any]) -> FlowDocument:
     return document
 
 
-def _read(given: Any, path: str = "") -> tuple[Any, list[Fault]]:
+def _read(given: Any) -> tuple[Any, list[Fault]]:
     if isinstance(given, bytes | str):
-        return read_json(given, path)
+        return read_json(given)
     try:
-        return read_json(msgspec.json.encode(given), path)
+        return read_json(msgspec.json.encode(given))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         return None, [Fault("", f"not JSON: {error}"[:200])]
 
 
-def _check_steps(clean: Any, path: str, faults: list[Fault]) -> None:
+def _check_steps(clean: Any, faults: list[Fault]) -> None:
     """Faults of all steps together."""
     try:
         steps = msgspec.convert(clean, list[Step])
     except msgspec.ValidationError as error:  # the walker has told of it, or should have
         if not faults:
-            faults.append(Fault(path, str(error)))
+            faults.append(Fault("steps", str(error)))
         return
-    check_graph(steps, path, faults)
-
-
-def _tidy(faults: list[Fault]) -> list[Fault]:
-    return list(dict.fromkeys(faults))
+    check_graph(steps, "steps", faults)
 
 
 # -- one value after the other
