@@ -1,6 +1,7 @@
 """Small flows, and runs of them."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,7 +43,7 @@ OVERDUE = [
 """The flow of the document."""
 
 
-def check_steps(steps: Any) -> tuple[list[StepBase] | None, list[Fault]]:
+def check_steps(steps: Any) -> tuple[Sequence[StepBase] | None, list[Fault]]:
     """The steps of a flow, or everything that is wrong with it; a text is JSON already."""
     text = steps if isinstance(steps, str) else json.dumps(steps)
     document, faults = check_document(f'{{"name": "a flow", "steps": {text}}}')

@@ -9,11 +9,10 @@ import pytest
 from batuta.flows.conditions import ALIASES, OPERATORS, compile_condition
 from batuta.flows.document import STEP_TYPES
 from batuta.flows.rehearsal import rehearse
-from batuta.flows.validation import check_steps
 from batuta.flows.workflow import Flows, flow
 from batuta.testing import Environment, in_virtual_time
 from tests.flows.every import STEPS, World, double_it
-from tests.flows.kit import DONE, ended, start, step
+from tests.flows.kit import DONE, check_steps, ended, start, step
 from tests.flows.test_conditions import reference
 
 PATHS = ["event.payload.a", "event.payload.b.c", "context.x", "event.payload.list.0", "a", "b.c"]
