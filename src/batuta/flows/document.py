@@ -399,27 +399,7 @@ Step = (
     | CompensateStep
     | EndStep
 )
-STEP_TYPES: Final[dict[str, type[StepBase]]] = {
-    str(one.__struct_config__.tag): one
-    for one in (
-        ConditionStep,
-        SwitchStep,
-        ActionStep,
-        PythonStep,
-        AiStep,
-        DelayStep,
-        WaitEventStep,
-        ApprovalStep,
-        ParallelStep,
-        ForEachStep,
-        TryStep,
-        SubFlowStep,
-        SetStep,
-        FailStep,
-        CompensateStep,
-        EndStep,
-    )
-}
+STEP_TYPES: Final[dict[str, type[StepBase]]] = {str(one.__struct_config__.tag): one for one in get_args(Step)}
 WAITS: Final = (DelayStep, WaitEventStep, ApprovalStep)
 """A cycle needs one of them."""
 
@@ -486,15 +466,14 @@ class FlowDocument(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaul
 
 
 def blocks_of(step: StepBase) -> list[tuple[str, list[Any]]]:
-    """The blocks in a step, each with its path below the step."""
+    """The blocks in a step, each with its path below the step. A `try` has three, of which two may be empty."""
     if isinstance(step, ParallelStep):
         return [(f"config.branches[{place}]", branch) for place, branch in enumerate(step.config.branches)]
     if isinstance(step, ForEachStep):
         return [("config.steps", step.config.steps)]
     if isinstance(step, TryStep):
         config = step.config
-        found = [("config.steps", config.steps), ("config.catch", config.catch), ("config.finally", config.finally_)]
-        return [one for one in found if one[1]]
+        return [("config.steps", config.steps), ("config.catch", config.catch), ("config.finally", config.finally_)]
     return []
 
 
@@ -534,8 +513,7 @@ def waited_fields(steps: Sequence[StepBase]) -> set[tuple[str, str]]:
 @lru_cache(maxsize=100)
 def template_fields(kind: type[Struct]) -> tuple[tuple[str, str], ...]:
     """The fields of a config that hold templates: their names in Python and in JSON."""
-    hints = {one.name: one for one in structs.fields(kind)}
-    return tuple((name, one.encode_name) for name, one in hints.items() if _is_template(one.type))
+    return tuple((one.name, one.encode_name) for one in structs.fields(kind) if _is_template(one.type))
 
 
 def _is_template(kind: Any) -> bool:

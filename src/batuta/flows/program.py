@@ -22,7 +22,6 @@ from batuta.flows.document import (
     CompensateStep,
     ConditionStep,
     ForEachStep,
-    RetryPolicy,
     Step,
     StepBase,
     SwitchStep,
@@ -36,9 +35,9 @@ from batuta.flows.secrets import Gap, compile_gaps
 
 KEPT: Final = 256
 """Programs in memory."""
-ACTION_RETRY: Final = Retry(attempts=3, first=1.0, factor=2.0, longest=30.0, jitter=0.0)
 _NEVER: Final = ("AddressRefused", "InvalidInput", "NonRetryable")
 """Trying again does not help."""
+ACTION_RETRY: Final = Retry(attempts=3, first=1.0, factor=2.0, longest=30.0, jitter=0.0, never=_NEVER)
 _EVENT: Final[Value] = lambda scope: scope["event"]["payload"]  # noqa: E731 - a template like the others
 _decoder = msgspec.json.Decoder(list[Step])
 
@@ -129,16 +128,8 @@ def _prepare(step: StepBase, by_key: dict[str, Prepared]) -> Prepared:
         _retry(step),
     )
     by_key[step.key] = made
-    made.blocks = [_block(block, by_key) for _, block in _all_blocks(step)]
+    made.blocks = [_block(block, by_key) for _, block in blocks_of(step)]
     return made
-
-
-def _all_blocks(step: StepBase) -> list[tuple[str, list[Any]]]:
-    """Of a `try` always three, also where one is empty."""
-    config: Any = getattr(step, "config", None)
-    if type(step).__struct_config__.tag == "try":
-        return [("steps", config.steps), ("catch", config.catch), ("finally", config.finally_)]
-    return blocks_of(step)
 
 
 def _rules(step: StepBase) -> list[Condition]:
@@ -188,18 +179,13 @@ def _request(config: ActionConfig) -> tuple[dict[str, Value], Callable[[Mapping[
     request, gaps = compile_gaps(parts)
     rest: dict[str, Any] = {"topic": config.topic, "messageKey": config.message_key, "messageType": config.message_type}
     rest |= {"args": config.args, "id": config.id}
-    found = {"request": request, "rest": compile_template(rest)}
-    return found, gaps
+    return {"request": request, "rest": compile_template(rest)}, gaps
 
 
 def _retry(step: StepBase) -> Retry:
     policy = step.retry if isinstance(step, CallBase) else None
     if policy is None:
-        return msgspec.structs.replace(ACTION_RETRY, never=_NEVER)
-    return _as_retry(policy)
-
-
-def _as_retry(policy: RetryPolicy) -> Retry:
+        return ACTION_RETRY
     first, longest = seconds_of(policy.first) or 0.0, seconds_of(policy.longest) or 0.0
     return Retry(policy.attempts, first, policy.factor, max(first, longest), 0.0, _NEVER)
 
