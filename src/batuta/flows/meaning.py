@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from msgspec import Struct
 
 from batuta.authoring.client.calendar import cron, every
 from batuta.durations import parse_duration
-from batuta.errors import BatutaError, InvalidInput
+from batuta.errors import BatutaError
 from batuta.flows.conditions import paths_of
 from batuta.flows.document import (
     LONGEST_TIME,
@@ -80,7 +80,8 @@ def check_meaning(step: StepBase, path: str, faults: list[Fault]) -> None:
     elif isinstance(step, WaitEventStep):
         _check_type(step.config.event, f"{at}.event", faults)
         if step.config.correlation is not None:
-            _check_path(step.config.correlation.field, f"{at}.correlation.field", faults)
+            with _told(faults, f"{at}.correlation.field"):
+                parse_path(step.config.correlation.field)
     elif isinstance(step, ApprovalStep) and step.config.notify is not None:
         _check_url(step.config.notify.url, f"{at}.notify.url", faults)
         _check_headers(step.config.notify.headers, f"{at}.notify.headers", faults)
@@ -102,11 +103,13 @@ def _check_type(text: str, path: str, faults: list[Fault]) -> None:
         faults.append(Fault(path, f"{text!r} has no letter and no digit", "such as invoice_overdue"))
 
 
-def _check_path(text: str, path: str, faults: list[Fault]) -> None:
+@contextmanager
+def _told(faults: list[Fault], path: str, hint: str = "") -> Iterator[None]:
+    """An error that is raised here becomes a fault at that path."""
     try:
-        parse_path(text)
+        yield
     except BatutaError as error:
-        faults.append(Fault(path, str(error)))
+        faults.append(Fault(path, str(error), hint))
 
 
 def name_faults(names: Mapping[str, Any], path: str) -> list[Fault]:
@@ -134,10 +137,8 @@ def _check_flow(given: Mapping[str, Any], _: str, faults: list[Fault]) -> None:
 def _check_trigger(given: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
     _check_begin(paths_of(given.get("filter")), f"{path}.filter", faults)
     if topic := given.get("topic"):
-        try:
+        with _told(faults, f"{path}.topic"):
             check_name(topic, "the topic")
-        except InvalidInput as error:
-            faults.append(Fault(f"{path}.topic", str(error)))
 
 
 def _check_key(given: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
@@ -170,10 +171,8 @@ def _check_schedule(given: Mapping[str, Any], path: str, faults: list[Fault]) ->
     checks += [("every", lambda: every(interval or 0))] if interval is not None else []
     checks += [("timezone", lambda: cron("@daily", str(given["timezone"])))] if "timezone" in given else []
     for name, check in checks:
-        try:
+        with _told(faults, f"{path}.{name}"):
             check()
-        except BatutaError as error:
-            faults.append(Fault(f"{path}.{name}", str(error)))
 
 
 def _seconds(given: Any) -> float | None:
@@ -205,31 +204,24 @@ def _check_action(config: ActionConfig, path: str, faults: list[Fault]) -> None:
     _check_headers(config.headers, f"{path}.headers", faults)
     _check_reference(config.sign, f"{path}.sign", faults)
     for name, where in config.response.items():
-        try:
-            root = parse_path(where)[0]
-        except BatutaError as error:
-            faults.append(Fault(f"{path}.response.{name}", str(error)))
-            continue
-        if root not in ("status", "headers", "body"):
-            hint = "such as 'body.order.id'"
-            faults.append(Fault(f"{path}.response.{name}", f"{where!r} must begin with status, headers or body", hint))
+        at = f"{path}.response.{name}"
+        with _told(faults, at):
+            if parse_path(where)[0] not in ("status", "headers", "body"):
+                faults.append(
+                    Fault(at, f"{where!r} must begin with status, headers or body", "such as 'body.order.id'")
+                )
 
 
 def _check_url(url: str, path: str, faults: list[Fault]) -> None:
-    if not url or "{{" in url or MARK in url:
-        return
-    try:
-        parse_target(url)
-    except BatutaError as error:
-        faults.append(Fault(path, str(error)))
+    if url and "{{" not in url and MARK not in url:
+        with _told(faults, path):
+            parse_target(url)
 
 
 def _check_headers(headers: Mapping[str, str], path: str, faults: list[Fault]) -> None:
     for name, value in headers.items():
-        try:
+        with _told(faults, f"{path}.{name[:100]}"):
             check_headers({name: "" if "{{" in value else value})
-        except BatutaError as error:
-            faults.append(Fault(f"{path}.{name[:100]}", str(error)))
 
 
 def _check_reference(text: str, path: str, faults: list[Fault]) -> None:
@@ -326,9 +318,7 @@ def _check_delay(step: DelayStep, path: str, faults: list[Fault]) -> None:
     if given == ["seconds"] and not is_time and not (isinstance(seconds, str) and "{{" in seconds):
         faults.append(Fault(f"{path}.seconds", "must be a number of seconds, not negative, or a template"))
     if given == ["until"] and "{{" not in config.until:
-        try:
+        with _told(faults, f"{path}.until", "such as 2031-05-17T09:00:00-03:00"):
             moment(config.until)
-        except BatutaError as error:
-            faults.append(Fault(f"{path}.until", str(error), "such as 2031-05-17T09:00:00-03:00"))
     if given == ["duration"] and parse_duration(config.duration) is None:
         faults.append(Fault(f"{path}.duration", f"{config.duration!r} is not a time", 'such as "90s", "5min", "2h"'))
