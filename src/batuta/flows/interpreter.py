@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from batuta.errors import BatutaError
 from batuta.flows.document import is_given
@@ -71,10 +73,7 @@ class Interpreter:
             state = start.state
             frame.context, frame.steps, self._host.number = state.context, state.steps, state.number
             at = self._program.block.places[state.at]
-        if self._program.undoes:
-            async with self._host.scope():
-                await self._block(self._program.block, frame, at, outermost=True)
-        else:
+        async with self._host.scope() if self._program.undoes else nullcontext():
             await self._block(self._program.block, frame, at, outermost=True)
         return frame.context
 
@@ -115,7 +114,9 @@ class Interpreter:
         try:
             to = await _PERFORM[one.type](self, one, frame, number)
             if one.writes is not None:
-                await self._write(one, frame, number)
+                values = _value(one.writes, frame.scope)
+                found = await self._mark(one, frame, number, "wrote", context=values)
+                frame.write(found.get("context") or {})
         except Exception as error:
             said = str(error)[:_LONGEST_ERROR] or type(error).__name__
             if not hasattr(error, _AT):
@@ -152,11 +153,6 @@ class Interpreter:
     def _done(self, one: Prepared, frame: Frame, output: Any) -> None:
         frame.steps[one.key] = {"output": output}
 
-    async def _write(self, one: Prepared, frame: Frame, number: int) -> None:
-        values = {} if one.writes is None else _value(one.writes, frame.scope)
-        found = await self._mark(one, frame, number, "wrote", context=values)
-        frame.write(found.get("context") or {})
-
     # -- steps that decide
 
     async def condition(self, one: Prepared, frame: Frame, number: int) -> str:
@@ -181,16 +177,15 @@ class Interpreter:
 
         return str((await self._decide(one, frame, number, make)).get("to", ""))
 
-    async def set(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def set(self, one: Prepared, frame: Frame, number: int) -> None:
         def make() -> dict[str, Any]:
             values = one.values["values"](frame.scope)
             return {"output": values, "context": values}
 
         found = await self._decide(one, frame, number, make)
         frame.write(found.get("context") or {})
-        return ""
 
-    async def fail(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def fail(self, one: Prepared, frame: Frame, number: int) -> None:
         raise FlowFailed(as_text(_value(one.values["message"], frame.scope)))
 
     async def end(self, one: Prepared, frame: Frame, number: int) -> str:
@@ -204,12 +199,10 @@ class Interpreter:
 
     # -- steps that reach the world
 
-    async def _started(
-        self, one: Prepared, frame: Frame, number: int, call: str = "", *, given: Any = None, has_input: bool = False
-    ) -> None:
-        await self._mark(one, frame, number, "started", call=call, **({"input": given} if has_input else {}))
+    async def _started(self, one: Prepared, frame: Frame, number: int, call: str = "", *, given: Any = UNSET) -> None:
+        await self._mark(one, frame, number, "started", call=call, input=given)
 
-    async def action(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def action(self, one: Prepared, frame: Frame, number: int) -> None:
         request = action_request(one, frame.scope)
         of_runs = request.action_type in OF_RUNS
         await self._started(one, frame, number, "" if of_runs else "flow.action")
@@ -218,23 +211,20 @@ class Interpreter:
             await self._decide(one, frame, number, lambda: {"output": output})
         else:
             self._done(one, frame, output)
-        return ""
 
-    async def compensate(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def compensate(self, one: Prepared, frame: Frame, number: int) -> None:
         request = action_request(one, frame.scope)
         if request.action_type in OF_RUNS:
             raise FlowFailed(f"{request.action_type} cannot be a compensation: use a webhook, or publish")
         self._host.undo(one, request)
         await self._decide(one, frame, number, lambda: {"output": {"registered": True}})
-        return ""
 
-    async def python(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def python(self, one: Prepared, frame: Frame, number: int) -> None:
         config, args = one.step.config, _value(one.values["args"], frame.scope)
-        await self._started(one, frame, number, config.activity, given=args, has_input=True)
+        await self._started(one, frame, number, config.activity, given=args)
         self._done(one, frame, await self._host.call(one, config.activity, args, config.queue))
-        return ""
 
-    async def ai_task(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def ai_task(self, one: Prepared, frame: Frame, number: int) -> None:
         config, scope = one.step.config, frame.scope
         given, message = _value(one.values["input"], scope), _value(one.values["message"], scope)
         request = AiRequest(
@@ -251,18 +241,16 @@ class Interpreter:
             budget=seconds_of(config.budget) or 30.0,
             temperature=config.temperature,
         )
-        await self._started(one, frame, number, "flow.ai_task", given=given, has_input=True)
+        await self._started(one, frame, number, "flow.ai_task", given=given)
         self._done(one, frame, await self._host.ask(one, request))
-        return ""
 
     # -- steps that wait
 
-    async def delay(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def delay(self, one: Prepared, frame: Frame, number: int) -> None:
         seconds = self._delay(one, frame)
-        await self._started(one, frame, number, "timer" if seconds else "", given=seconds, has_input=True)
+        await self._started(one, frame, number, "timer" if seconds else "", given=seconds)
         await self._host.sleep(one, seconds)
         await self._decide(one, frame, number, lambda: {"output": {"seconds": seconds}})
-        return ""
 
     def _delay(self, one: Prepared, frame: Frame) -> float:
         config = one.step.config
@@ -282,7 +270,7 @@ class Interpreter:
         value = _value(one.values["value"], frame.scope)
         field = config.correlation.field if config.correlation else ""
         awaited = {"event": config.event, "field": field, "value": value}
-        await self._started(one, frame, number, "flow.wait", given=awaited, has_input=True)
+        await self._started(one, frame, number, "flow.wait", given=awaited)
         event = await self._host.wait_event(one, config.event, field, value)
         if event is not None:
             await self._decide(one, frame, number, lambda: {"output": event})
@@ -299,7 +287,7 @@ class Interpreter:
             gaps=[] if one.gaps is None else one.gaps(scope),
         )
         shown = {"title": request.title, "data": request.data}
-        await self._started(one, frame, number, "flow.approval", given=shown, has_input=True)
+        await self._started(one, frame, number, "flow.approval", given=shown)
         decision = await self._host.approve(one, request, number)
         if decision is None:
             return await self._timed_out(one, frame, number, f"no decision came within {one.timeout:g} s")
@@ -318,40 +306,33 @@ class Interpreter:
         await self._decide(one, frame, number, lambda: {"output": {"timedOut": True}, "to": to})
         return str(to)
 
-    async def sub_flow(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def sub_flow(self, one: Prepared, frame: Frame, number: int) -> None:
         config, payload = one.step.config, _value(one.values["payload"], frame.scope)
         if not isinstance(payload, dict):
             raise FlowFailed("the payload of a sub_flow must be an object")
-        await self._started(one, frame, number, "flow", given=payload, has_input=True)
+        await self._started(one, frame, number, "flow", given=payload)
         output = await self._host.sub_flow(one, config.workflow, config.version, payload)
         await self._decide(one, frame, number, lambda: {"output": output})
-        return ""
 
     # -- blocks
 
-    async def parallel(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def parallel(self, one: Prepared, frame: Frame, number: int) -> None:
         await self._started(one, frame, number)
         inner = frame.inner(number)
-        await self._limited(
-            one, self._at_once([self._branch(b, inner) for b in one.blocks], one.step.config.concurrency)
-        )
+        branches = [partial(self._block, block, inner) for block in one.blocks]
+        await self._limited(one, self._at_once(branches, one.step.config.concurrency))
         await self._decide(one, frame, number, lambda: {"output": {"branches": len(one.blocks)}})
-        return ""
 
-    def _branch(self, block: Block, frame: Frame) -> Callable[[], Coroutine[Any, Any, None]]:
-        return lambda: self._block(block, frame)
-
-    async def for_each(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def for_each(self, one: Prepared, frame: Frame, number: int) -> None:
         items = _value(one.values["items"], frame.scope)
         if not isinstance(items, list):
             raise FlowFailed(f"items must be a list, not {as_text(items)[:50]}")
         if len(items) > LONGEST_LIST:
             raise FlowFailed(f"a list of {len(items):,} items is too long: at most {LONGEST_LIST:,}")
-        await self._started(one, frame, number, given={"count": len(items)}, has_input=True)
+        await self._started(one, frame, number, given={"count": len(items)})
         results = await self._limited(one, self._all_items(one, frame, items, number))
         collected = {"results": results} if "collect" in one.values else {}
         await self._decide(one, frame, number, lambda: {"output": {"count": len(items), **collected}})
-        return ""
 
     async def _all_items(self, one: Prepared, frame: Frame, items: list[Any], number: int) -> list[Any]:
         if len(items) <= LONG_LIST:
@@ -386,7 +367,7 @@ class Interpreter:
         await self._at_once(work, one.step.config.concurrency)
         return [results[place] for place in sorted(results)]
 
-    async def _at_once(self, work: list[Callable[[], Coroutine[Any, Any, None]]], most: int) -> None:
+    async def _at_once(self, work: Sequence[Callable[[], Coroutine[Any, Any, None]]], most: int) -> None:
         """All of it, some at a time. The first error cancels the rest."""
         waiting = iter(work)
 
@@ -416,7 +397,7 @@ class Interpreter:
                 raise FlowFailed(f"not done within {one.timeout:g} s") from None
             raise
 
-    async def try_(self, one: Prepared, frame: Frame, number: int) -> str:
+    async def try_(self, one: Prepared, frame: Frame, number: int) -> None:
         await self._started(one, frame, number)
         inner = frame.inner(number)
         last = one.blocks[2]
@@ -428,7 +409,6 @@ class Interpreter:
         await self._block(last, inner)
         output = {"failed": failed is not None, **({"error": failed} if failed else {})}
         await self._decide(one, frame, number, lambda: {"output": output})
-        return ""
 
     async def _attempt(self, one: Prepared, frame: Frame, number: int) -> dict[str, Any] | None:
         """The error of the block, after the rescue."""
@@ -488,7 +468,8 @@ def _value(value: Value, scope: dict[str, Any]) -> Any:
         raise FlowFailed(str(error)) from None
 
 
-_Perform = Callable[[Interpreter, Prepared, Frame, int], Coroutine[Any, Any, str]]
+_Perform = Callable[[Interpreter, Prepared, Frame, int], Coroutine[Any, Any, str | None]]
+"""Does a step, and gives the key of the step that it names as the next, if it names one."""
 _PERFORM: Final[dict[str, _Perform]] = {
     "condition": Interpreter.condition,
     "switch": Interpreter.switch,
