@@ -5,7 +5,7 @@ There are no tables of these: what a run did is in its journal alone, and these 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -44,15 +44,21 @@ from batuta.journal.states import CLOSED, RunState
 
 MOST: Final = 5_000
 """Steps, lines and changes that are kept, the last ones."""
-_STATUS: Final = {
-    RunState.PENDING: RunStatus.PENDING,
-    RunState.COMPLETED: RunStatus.COMPLETED,
-    RunState.FAILED: RunStatus.FAILED,
-    RunState.TIMED_OUT: RunStatus.FAILED,
-    RunState.CANCELLED: RunStatus.CANCELLED,
-    RunState.TERMINATED: RunStatus.CANCELLED,
+STATES: Final[dict[RunStatus, tuple[RunState, ...]]] = {
+    RunStatus.PENDING: (RunState.PENDING,),
+    RunStatus.RUNNING: (
+        RunState.RUNNING,
+        RunState.WAITING,
+        RunState.PAUSED,
+        RunState.NEEDS_CODE,
+        RunState.POISONED,
+    ),
+    RunStatus.COMPLETED: (RunState.COMPLETED,),
+    RunStatus.FAILED: (RunState.FAILED, RunState.TIMED_OUT),
+    RunStatus.CANCELLED: (RunState.CANCELLED, RunState.TERMINATED),
 }
-"""Others are RUNNING, with the reason."""
+_STATUS: Final = {state: status for status, states in STATES.items() for state in states}
+"""A run that continued as another one is in no list, and RUNNING where it is looked at."""
 _UNSERVED: Final = ("no live worker", "needs code")
 _CALLS: Final = frozenset({CommandKind.ACTIVITY, CommandKind.TIMER, CommandKind.CHILD})
 _UNKNOWN: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,10 +89,6 @@ class FlowRun(Struct):
     """By the ids of its steps: the run that does the step, and its number there."""
 
 
-def status_of(state: RunState) -> RunStatus:
-    return _STATUS.get(state, RunStatus.RUNNING)
-
-
 def flow_run_id(description: Description) -> str:
     """The id of a flow's run. Runs that others have begun, for a `sub_flow` or a long list, have none of their own."""
     try:
@@ -99,7 +101,7 @@ def run_view(description: Description) -> Run:
     """A run of a list: without what only its journal says."""
     dispatch, error = _dispatch(description)
     created = description.created_at or _UNKNOWN
-    status = status_of(description.state)
+    status = _STATUS.get(description.state, RunStatus.RUNNING)
     waits = status is RunStatus.RUNNING
     if description.state is RunState.TIMED_OUT:
         error = description.reason or "the run was over its time"
@@ -152,25 +154,25 @@ def is_long(step: StepRun) -> bool:
     return int(given.get("count", 0)) > LONG_LIST
 
 
-def joined(view: FlowRun, parts: Sequence[FlowRun]) -> FlowRun:
-    """With the steps of these parts of long lists, after the step that they are of, and what was said about them."""
+def joined(view: FlowRun, parts: Mapping[tuple[str, int], FlowRun]) -> FlowRun:
+    """With the steps of these parts of long lists, after the step that they are of, and what was said about them.
+    `parts`: by the key of that step, and by the place of the first item."""
     done: dict[str, list[StepRun]] = {}
-    for part in sorted(parts, key=_offset):
-        if part.start is not None and part.start.part is not UNSET:
-            done.setdefault(part.start.part.step, []).extend(part.steps)
+    for step_key, offset in sorted(parts):
+        done.setdefault(step_key, []).extend(parts[step_key, offset].steps)
     steps: list[StepRun] = []
     for step in view.steps:
         steps += [step, *(done.pop(step.step_key, ()) if is_long(step) else ())]
-    logs, audit = [list(view.logs), *(part.logs for part in parts)], [list(view.audit), *(part.audit for part in parts)]
-    own = view.run.id
-    told = (one for each in logs for one in each if one.run_id == own or one.context)
+    own, views = view.run.id, [view, *parts.values()]
+    logs = (one for each in views for one in each.logs if one.run_id == own or one.context)
+    audit = (one for each in views for one in each.audit if one.entity != "run" or one.entity_id == own)
     return FlowRun(
         view.run,
         [msgspec.structs.replace(step, run_id=own) for step in steps[-MOST:]],
-        [msgspec.structs.replace(one, run_id=own) for one in _in_order(told)[-MOST:]],
-        _in_order(one for each in audit for one in each if one.entity != "run" or one.entity_id == own)[-MOST:],
+        [msgspec.structs.replace(one, run_id=own) for one in _in_order(logs)[-MOST:]],
+        _in_order(audit)[-MOST:],
         view.start,
-        {id: place for one in (view, *parts) for id, place in one.places.items()},
+        {id: place for one in views for id, place in one.places.items()},
     )
 
 
@@ -194,10 +196,6 @@ def _tell(told: list[_Dated], more: Sequence[_Dated], run_id: str, number: int) 
             told.append(one)
         elif one.created_at > after:
             told.append(msgspec.structs.replace(one, id=derived_id("try", run_id, str(number), one.id)))
-
-
-def _offset(part: FlowRun) -> int:
-    return 0 if part.start is None or part.start.part is UNSET else part.start.part.offset
 
 
 def _in_order(found: Iterable[_Dated]) -> list[_Dated]:
@@ -363,7 +361,8 @@ class _Reader:
         if mark.type == "try" and mark.flow == "wrote":
             self._failed = None
         if mark.flow == "started":
-            self._started(step, at)
+            if step not in self._open:
+                self._run_step(step, at)
         elif mark.flow == "completed":
             self._completed(step, mark, at)
         elif mark.flow == "skipped":
@@ -407,10 +406,6 @@ class _Reader:
     def _base(self, seq: int) -> str:
         return next((base for after, base in reversed(self._bases) if seq > after), "")
 
-    def _started(self, step: _Step, at: datetime) -> None:
-        if step not in self._open:
-            self._run_step(step, at)
-
     def _run_step(self, step: _Step, at: datetime) -> None:
         step.view.started_at = at
         self._settle(step, StepStatus.RUNNING, at)
@@ -429,8 +424,6 @@ class _Reader:
         if step.view.started_at is None:
             self._run_step(step, at)
         self._complete(step, None if mark.output is UNSET else mark.output, at)
-        if mark.index is None:
-            self._keep(mark.step, step.view.output)
         if mark.branch is not None:
             words = "true" if mark.branch else "false"
             self._say(step, at, f'Condition routed: "{mark.step}" → "{mark.to}" (branch: {words})')
@@ -438,11 +431,8 @@ class _Reader:
     def _complete(self, step: _Step, output: Any, at: datetime) -> None:
         step.view.output = output
         if step.mark.index is None:
-            self._keep(step.view.step_key, output)
+            self._outputs[step.view.step_key] = {"output": output}
         self._settle(step, StepStatus.COMPLETED, at)
-
-    def _keep(self, key: str, output: Any) -> None:
-        self._outputs[key] = {"output": output}
 
     def _settle(self, step: _Step, status: StepStatus, at: datetime) -> None:
         view = step.view

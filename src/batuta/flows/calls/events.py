@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from batuta.authoring.services import FlowService
 from batuta.clock import SystemClock
 from batuta.errors import InvalidInput, PayloadSealed, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
 from batuta.flows.calls.catalog import WAITS, check_limit, no_cursor, uuid_or
+from batuta.flows.calls.reading import Client
 from batuta.flows.calls.triggers import Asked, Trigger, trigger_of
 from batuta.flows.models import EVENT_SIGNAL, Event, normalised_source, normalised_type, wait_prefix
 from batuta.flows.rows import event_view, payload_of
@@ -29,14 +30,6 @@ _MOST_LISTED = 8 * 1024 * 1024
 """Characters of the payloads of a page."""
 _MOST_WAITING = 10_000
 """Runs that one event wakes."""
-
-
-class Client(Protocol):
-    """The part of a client that events need."""
-
-    async def get(self, id: str, workflow: None = None) -> Any: ...
-    async def get_run(self, run_id: Any, workflow: None = None) -> Any: ...
-    async def list(self, /, **where: Any) -> Any: ...
 
 
 class Sent(Struct, kw_only=True):
@@ -124,7 +117,7 @@ class Events:
             made = NewEvent(
                 event=row,
                 flows=[one.row.workflow_id for one in triggers],
-                starts=[self._start(one) for one in asked],
+                starts=[self.start_of(one) for one in asked],
             )
             accepted = await self._backend.accept(made, [one.request for one in asked])
             if not accepted.is_stale:
@@ -134,7 +127,8 @@ class Events:
             self._triggers.pop(row.type, None)
         raise StoreUnavailable(f"the flows that events of type {row.type!r} start change all the time: try again")
 
-    def _start(self, asked: Asked) -> FlowStart:
+    def start_of(self, asked: Asked) -> FlowStart:
+        """A start that the store keeps, made of one that is asked for."""
         run = self._backend.new_run(asked.request, debounce=asked.debounce, debounce_limit=asked.debounce_limit)
         return FlowStart(asked.workflow_id, run, asked.room)
 

@@ -8,8 +8,9 @@ from typing import Any
 from batuta.authoring.services import FlowService
 from batuta.flows.calls import serving, starters
 from batuta.flows.calls.catalog import Catalog
-from batuta.flows.calls.events import Client, Events
+from batuta.flows.calls.events import Events
 from batuta.flows.calls.history import History
+from batuta.flows.calls.reading import Client
 from batuta.flows.calls.runs import FlowRuns
 from batuta.flows.models import AuditLog
 from batuta.flows.stored_secrets import StoredSecrets

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from batuta.authoring.backend import Description, JournalLine
+from batuta.bus.subscriptions import Subscription
 from batuta.errors import UnknownRun
 from batuta.flows.models import FLOW, FlowStart, FlowState
 from batuta.flows.views import FlowRun, Link, flow_run, has_begun, is_long, joined, told_in_order
@@ -25,10 +26,18 @@ _PAGE, _MOST_PAGES = 1_000, 20
 
 
 class Client(Protocol):
-    """The part of a client that finds runs."""
+    """The part of a client that flows use."""
 
+    @property
+    def bus(self) -> Any: ...
+    @property
+    def flows(self) -> Any: ...
+    async def get(self, id: str, workflow: None = None) -> Any: ...
     async def get_run(self, run_id: Any, workflow: None = None) -> Any: ...
     async def list(self, /, **where: Any) -> Any: ...
+    def worker(self, **parts: Any) -> Any: ...
+    async def limit_queue(self, name: str, /, **limits: Any) -> None: ...
+    async def keep_for(self, subscription: Subscription) -> None: ...
 
 
 async def read_run(
@@ -99,7 +108,7 @@ async def with_parts(client: Client, view: FlowRun, last: Description) -> FlowRu
             part = flow_run([await _link(await client.get_run(run.run_id))])
             if part.start is not None and part.start.part is not UNSET:
                 parts.setdefault((part.start.part.step, part.start.part.offset), part)
-    return joined(view, [*parts.values()])
+    return joined(view, parts)
 
 
 async def _runs(client: Client, last: Description, most: int) -> list[RunId]:

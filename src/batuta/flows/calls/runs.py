@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from msgspec import Struct, json
@@ -23,8 +23,8 @@ from batuta.errors import (
     UnknownRun,
 )
 from batuta.flows.calls.catalog import Catalog, check_limit, no_cursor, uuid_or
-from batuta.flows.calls.events import LONGEST_EXTERNAL_ID, Client, Events
-from batuta.flows.calls.reading import read_run, with_parts
+from batuta.flows.calls.events import LONGEST_EXTERNAL_ID, Events
+from batuta.flows.calls.reading import Client, read_run, with_parts
 from batuta.flows.calls.triggers import Trigger, trigger_of
 from batuta.flows.models import (
     DECIDE,
@@ -43,27 +43,13 @@ from batuta.flows.models import (
     wait_prefix,
 )
 from batuta.flows.models import FlowStart as FlowStartArgument
+from batuta.flows.views import STATES, flow_run_id, run_view
 from batuta.flows.views import FlowRun as RunView
-from batuta.flows.views import flow_run_id, run_view
 from batuta.ids import RunId
-from batuta.journal.flows.records import EventRow, FlowRow, FlowRunFilter, FlowStart, NewEvent
-from batuta.journal.states import RunState
+from batuta.journal.flows.records import EventRow, FlowRow, FlowRunFilter, NewEvent
 from batuta.names import joined, shortened
 
 APPROVAL: Final = "flow.approval"
-STATES: Final[dict[RunStatus, tuple[RunState, ...]]] = {
-    RunStatus.PENDING: (RunState.PENDING,),
-    RunStatus.RUNNING: (
-        RunState.RUNNING,
-        RunState.WAITING,
-        RunState.PAUSED,
-        RunState.NEEDS_CODE,
-        RunState.POISONED,
-    ),
-    RunStatus.COMPLETED: (RunState.COMPLETED,),
-    RunStatus.FAILED: (RunState.FAILED, RunState.TIMED_OUT),
-    RunStatus.CANCELLED: (RunState.CANCELLED, RunState.TERMINATED),
-}
 
 
 class RunPage(Struct):
@@ -95,6 +81,7 @@ class Approval(Struct, kw_only=True):
     since: datetime | None
 
 
+T = TypeVar("T")
 _Ids = list[str]
 """Named here: in the class `list` is a verb."""
 
@@ -141,9 +128,8 @@ class FlowRuns:
         if not trigger.lets_in(view):
             return None
         asked = trigger.asks(view)
-        run = self._backend.new_run(asked.request, debounce=asked.debounce, debounce_limit=asked.debounce_limit)
-        start = FlowStart(row.workflow_id, run, asked.room)
-        accepted = await self._backend.accept(NewEvent(event=event, starts=[start]), [asked.request])
+        new = NewEvent(event=event, starts=[self._events.start_of(asked)])
+        accepted = await self._backend.accept(new, [asked.request])
         if accepted.is_stale:  # nothing is written: other events of its debounce key came all the time
             raise StoreUnavailable(f"the debounced runs of flow {row.name!r} change all the time: try again")
         where = FlowRunFilter(workflow_id=row.workflow_id, event_ids=(accepted.event.event_id,))
@@ -152,13 +138,12 @@ class FlowRuns:
 
     async def _start_for(self, trigger: Trigger, event: EventRow) -> Started:
         asked = trigger.asks(self._events.view(event), by_hand=True)
-        start = FlowStart(trigger.row.workflow_id, self._backend.new_run(asked.request))
-        link, is_new = await self._backend.store.start_flow_run(event.event_id, start)
+        link, is_new = await self._backend.store.start_flow_run(event.event_id, self._events.start_of(asked))
         return Started((await self.of_chain(link.chain_id)).run, is_new)
 
     async def _start_new(self, trigger: Trigger, event: EventRow) -> Started:
         asked = trigger.asks(self._events.view(event), by_hand=True)
-        start = FlowStart(trigger.row.workflow_id, self._backend.new_run(asked.request))
+        start = self._events.start_of(asked)
         accepted = await self._backend.accept(NewEvent(event=event, starts=[start]), [asked.request])
         if not accepted.is_new:  # this flow has begun for it, or another of the same topic
             return await self._start_for(trigger, accepted.event)
@@ -248,28 +233,20 @@ class FlowRuns:
 
     async def _views(self, asked: Sequence[Any]) -> Sequence[RunView]:
         """Those that are still there."""
-
-        async def view(one: Any) -> RunView | None:
-            try:
-                return await self._read(one)
-            except UnknownRun:
-                return None
-
-        return [one for one in await asyncio.gather(*map(view, asked)) if one is not None]
+        found = await asyncio.gather(*(_if_there(self._read(one)) for one in asked))
+        return [one for one in found if one is not None]
 
     async def last(self, workflow_id: object, limit: int = 5) -> Sequence[Run]:
         """The last runs of a version, newest first, without what only their journals say."""
         where = FlowRunFilter(workflow_id=uuid_or(workflow_id, UnknownFlow))
         links = await self._backend.store.flow_runs(where, limit=limit)
 
-        async def view(chain_id: RunId) -> Run | None:
-            try:
-                return run_view(await (await self._last(chain_id)).describe())
-            except UnknownRun:
-                return None
+        async def described(chain_id: RunId) -> Description:
+            found: Description = await (await self._last(chain_id)).describe()
+            return found
 
-        found = await asyncio.gather(*(view(link.chain_id) for link in links))
-        return [one for one in found if one is not None]
+        found = await asyncio.gather(*(_if_there(described(link.chain_id)) for link in links))
+        return [run_view(one) for one in found if one is not None]
 
     async def failed(self, *, cursor: str | None = None, limit: int = 20) -> RunPage:
         """Runs that failed and were not retried since, newest first."""
@@ -280,17 +257,10 @@ class FlowRuns:
         found: dict[str, _Ids] = {one: [] for one in event_ids}
         where = FlowRunFilter(event_ids=tuple(UUID(one) for one in event_ids))
         links = await self._backend.store.flow_runs(where, limit=1_000) if event_ids else []
-
-        async def id_of(chain_id: RunId) -> str | None:
-            try:
-                return str((await self._client.get_run(chain_id)).id)
-            except UnknownRun:
-                return None
-
-        ids = await asyncio.gather(*(id_of(link.chain_id) for link in links))
-        for link, id in zip(links, ids, strict=True):
-            if id is not None:
-                found[str(link.event_id)].append(id)
+        runs = await asyncio.gather(*(_if_there(self._client.get_run(link.chain_id)) for link in links))
+        for link, run in zip(links, runs, strict=True):
+            if run is not None:
+                found[str(link.event_id)].append(str(run.id))
         return found
 
     # -- acting
@@ -353,6 +323,14 @@ class FlowRuns:
         said = json.encode([asked, approved, by, comment, data], order="deterministic").decode()
         handle = await self.handle(place)
         return bool(await handle.update(DECIDE, decision, update_id=derived_id("decision", said), timeout=timeout))
+
+
+async def _if_there(found: Awaitable[T]) -> T | None:
+    """None: the run was deleted meanwhile."""
+    try:
+        return await found
+    except UnknownRun:
+        return None
 
 
 def _waits(step: StepRun) -> bool:

@@ -6,17 +6,17 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from msgspec import Struct
 
 from batuta.authoring.services import FlowService
-from batuta.bus.subscriptions import Subscription
 from batuta.clock import SECOND
 from batuta.durations import Duration
 from batuta.errors import BatutaError, InvalidInput, PayloadSealed
 from batuta.flows.calls import starters
+from batuta.flows.calls.reading import Client
 from batuta.flows.calls.triggers import queue_of
 from batuta.flows.rows import document_of
 from batuta.flows.workflow import Flows as WorkerFlows
@@ -32,15 +32,6 @@ _PAGE: Final = 1_000
 _LISTS: Final = ("workflows", "activities", "jobs", "queues", "subscriptions")
 _ONCE: Final = (*_LISTS, "schedules", "retention", "webhooks")
 """Parts of the first worker alone."""
-
-
-class Client(Protocol):
-    """The part of a client that makes workers."""
-
-    @property
-    def flows(self) -> Any: ...
-    def worker(self, **parts: Any) -> Any: ...
-    async def keep_for(self, subscription: Subscription) -> None: ...
 
 
 class Needs(Struct):

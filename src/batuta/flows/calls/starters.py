@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import json
 
@@ -14,6 +14,7 @@ from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.jobs import job
 from batuta.bus.subscriptions import LONGEST_NAME, Subscription, subscribe
 from batuta.errors import PayloadSealed
+from batuta.flows.calls.reading import Client
 from batuta.flows.calls.triggers import queue_of
 from batuta.flows.document import FlowDocument, Trigger
 from batuta.flows.program import seconds_of
@@ -22,15 +23,6 @@ from batuta.journal.flows.records import FlowRow
 from batuta.names import joined, shortened
 
 START: Final = "flow.start"
-
-
-class Client(Protocol):
-    """The part of a client that limits queues and keeps messages."""
-
-    async def limit_queue(self, name: str, /, **limits: Any) -> None: ...
-    async def keep_for(self, subscription: Subscription) -> None: ...
-    @property
-    def bus(self) -> Any: ...
 
 
 def schedule_id(name: str) -> str:
