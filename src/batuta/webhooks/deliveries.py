@@ -192,7 +192,7 @@ class Deliverer:
 
     async def _send(self, endpoint: EndpointDoc, delivery: Delivery, now: int) -> HttpResponse:
         body = delivery.body.encode()
-        headers = sign_webhook(endpoint.signs(now), delivery.id, now // SECOND, body)
+        headers = sign_webhook([one.text for one in endpoint.signing(now)], delivery.id, now // SECOND, body)
         headers |= {"content-type": "application/json", "user-agent": "batuta-webhooks"}
         return await self._http().request("POST", endpoint.url, headers=headers, body=body)
 

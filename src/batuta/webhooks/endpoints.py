@@ -14,7 +14,6 @@ from batuta.durations import Duration, in_seconds
 from batuta.errors import InvalidInput
 from batuta.journal.codec_envelope import decode_stored
 from batuta.names import check_reason, quoted
-from batuta.webhooks.signatures import check_secret
 from batuta.webhooks.urls import parse_target
 
 LONGEST_OVERLAP: Final = 30 * 86_400.0
@@ -58,9 +57,9 @@ class EndpointDoc(Struct, kw_only=True, omit_defaults=True):
     def encode(self) -> str:
         return json.encode(self).decode()
 
-    def signs(self, now: int) -> list[str]:
+    def signing(self, now: int) -> list[Secret]:
         """The secrets that sign now, the newest first."""
-        return [one.text for one in self.secrets if one.until is None or one.until > now]
+        return [one for one in self.secrets if one.until is None or one.until > now]
 
     def takes(self, event: str) -> bool:
         """Whether it is to be told of events of that type."""
@@ -71,8 +70,7 @@ class EndpointDoc(Struct, kw_only=True, omit_defaults=True):
         ends = now + round(overlap * SECOND)
         for one in self.secrets:
             one.until = ends if one.until is None else min(one.until, ends)
-        kept = [one for one in self.secrets if one.until is None or one.until > now]
-        self.secrets = [Secret(text=secret, created_at=now), *kept][:MOST_SECRETS]
+        self.secrets = [Secret(text=secret, created_at=now), *self.signing(now)][:MOST_SECRETS]
 
     def noted(self, *, failed: bool, gone: bool, now: int) -> bool:
         """Note how an attempt went. Whether that changes anything: few do."""
@@ -138,7 +136,6 @@ def decode_endpoint(id: str, text: str) -> EndpointDoc:
 
 def fields_of(id: str, doc: EndpointDoc, now: int) -> dict[str, Any]:
     """The endpoint as people see it."""
-    kept = [one for one in doc.secrets if one.until is None or one.until > now]
     return {
         "id": id,
         "url": shown_url(doc.url),
@@ -154,7 +151,7 @@ def fields_of(id: str, doc: EndpointDoc, now: int) -> dict[str, Any]:
                 created_at=as_datetime(one.created_at),
                 signs_until=None if one.until is None else as_datetime(one.until),
             )
-            for one in kept
+            for one in doc.signing(now)
         ],
     }
 
@@ -234,14 +231,6 @@ def check_period(name: str, given: object, most: float, *, least: float = 0.0) -
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= most:
         raise InvalidInput(f"{name}={quoted(given)} must be from {least:g} to {most:,.0f} seconds, or a timedelta")
     return float(seconds)
-
-
-def check_given_secret(secret: object) -> str:
-    """Raises InvalidInput, which does not repeat it."""
-    if not isinstance(secret, str):
-        raise InvalidInput("secret= must be a text: `batuta.webhooks.new_signing_secret()` makes one")
-    check_secret(secret)
-    return secret
 
 
 def _covers(pattern: str, event: str) -> bool:

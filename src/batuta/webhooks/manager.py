@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from msgspec import json
+from msgspec import convert, json
 
 from batuta.authoring.activity.attempt import current_activity
 from batuta.authoring.backend import RunPage
@@ -41,7 +40,6 @@ from batuta.webhooks.endpoints import (
     Secret,
     check_description,
     check_disable_after,
-    check_given_secret,
     check_message_id,
     check_period,
     check_type,
@@ -51,7 +49,7 @@ from batuta.webhooks.endpoints import (
     new_view_of,
     view_of,
 )
-from batuta.webhooks.signatures import new_signing_secret
+from batuta.webhooks.signatures import check_secret, new_signing_secret
 
 T = TypeVar("T")
 
@@ -113,21 +111,18 @@ class Webhooks:
         any. `disable_after`: it is disabled by itself when nothing but failures has come of it for so long. `secret`:
         one that the receiver has already. Raises InvalidInput, InvalidURL.
         """
-        chosen = new_signing_secret() if secret is None else check_given_secret(secret)
-        checked = check_url(url), check_types(types), check_description(description), check_disable_after(disable_after)
+        chosen = new_signing_secret() if secret is None else check_secret(secret)
+        fields: dict[str, Any] = {
+            "url": check_url(url),
+            "types": check_types(types),
+            "description": check_description(description),
+            "disable_after": check_disable_after(disable_after),
+        }
         id = f"ep_{new_message_id()}"
         act = self._backend.act(Verb.CREATE_WEBHOOK, check_reason(reason))
 
         def rule(docs: PartnerDocs) -> PartnerChange[NewEndpoint]:
-            address, kinds, words, period = checked
-            doc = EndpointDoc(
-                url=address,
-                secrets=[Secret(text=chosen, created_at=docs.now)],
-                created_at=docs.now,
-                types=kinds,
-                description=words,
-                disable_after=period,
-            )
+            doc = EndpointDoc(secrets=[Secret(text=chosen, created_at=docs.now)], created_at=docs.now, **fields)
             return PartnerChange(new_view_of(id, doc, docs.now), doc.encode())
 
         return await self._do(id, rule, act)
@@ -180,7 +175,7 @@ class Webhooks:
     ) -> NewEndpoint:
         """Sign with a new secret, which the answer alone shows; the old one signs, too, for `overlap`. Raises
         UnknownEndpoint, InvalidInput."""
-        chosen = new_signing_secret() if secret is None else check_given_secret(secret)
+        chosen = new_signing_secret() if secret is None else check_secret(secret)
         lasts = check_period("overlap", overlap, LONGEST_OVERLAP)
 
         def rule(docs: PartnerDocs) -> PartnerChange[NewEndpoint]:
@@ -231,9 +226,9 @@ class Webhooks:
         chosen = _default_id(event, payload) if id is None else check_message_id(id)
         body = json.encode({"type": event, "timestamp": _iso(self._clock.now()), "data": json.decode(payload)}).decode()
         options: dict[str, Any] = {name: value for name, value in (("retry", retry), ("queue", queue)) if value}
-        calls = [
-            _call(one, chosen, event, body).with_options(**options) for one in await self._takers(event, endpoints)
-        ]
+        takers = await self._takers(event, endpoints)
+        deliveries = [Delivery(endpoint=one, id=chosen, type=event, body=body) for one in takers]
+        calls = [_call(one).with_options(**options) for one in deliveries]
         return [*await self._client.enqueue_many(calls, transaction=transaction)] if calls else []
 
     async def test(self, id: str) -> Any:
@@ -275,7 +270,7 @@ class Webhooks:
             return handle
         if run.state is RunState.COMPLETED:
             given = (await handle.timeline()).steps[0].input
-            call = _call_of(json.encode(given["args"][0] if isinstance(given, dict) else given[0]))
+            call = _call(convert(given["args"][0] if isinstance(given, dict) else given[0], Delivery))
             return await self._client.enqueue(call.with_options(if_exists="restart"))
         try:
             done = await self._client.dead_letters.reprocess(run.run_id, reason=reason)
@@ -367,16 +362,11 @@ class Webhooks:
         return decode_endpoint(id, docs.doc)
 
 
-def _call(endpoint: str, id: str, event: str, body: str) -> JobCall[Delivered]:
-    return _call_of(json.encode(Delivery(endpoint=endpoint, id=id, type=event, body=body)))
-
-
-def _call_of(delivery: bytes) -> JobCall[Delivered]:
+def _call(delivery: Delivery) -> JobCall[Delivered]:
     """The id of the job says which webhook it is: another delivery of it would be the same job."""
-    given = json.decode(delivery, type=Delivery)
-    call: JobCall[Delivered] = Deliverer.deliver.call(given)
-    tags = {"endpoint": given.endpoint, "type": given.type}
-    return call.with_options(id=f"webhook:{given.endpoint}:{given.id}", tags=tags, key=given.endpoint)
+    call: JobCall[Delivered] = Deliverer.deliver.call(delivery)
+    tags = {"endpoint": delivery.endpoint, "type": delivery.type}
+    return call.with_options(id=f"webhook:{delivery.endpoint}:{delivery.id}", tags=tags, key=delivery.endpoint)
 
 
 def _default_id(event: str, payload: bytes) -> str:
@@ -387,8 +377,7 @@ def _default_id(event: str, payload: bytes) -> str:
 
 
 def _iso(micros: int) -> str:
-    moment: datetime = as_datetime(micros // SECOND * SECOND)
-    return moment.isoformat().replace("+00:00", "Z")
+    return as_datetime(micros // SECOND * SECOND).isoformat().replace("+00:00", "Z")
 
 
 def delivering(webhooks: Webhooks, given: bool | SafeHttpClient) -> list[Deliverer]:

@@ -82,9 +82,12 @@ def _check_raw(body: Any) -> None:
         raise InvalidInput("the body of a webhook must be its raw bytes: a text may differ from what was signed")
 
 
-def check_secret(secret: str) -> None:
-    """Raises InvalidInput."""
+def check_secret(secret: object) -> str:
+    """Raises InvalidInput, which does not repeat it."""
+    if not isinstance(secret, str):
+        raise InvalidInput("secret= must be a text: `batuta.webhooks.new_signing_secret()` makes one")
     _key(secret)
+    return secret
 
 
 def _signature(key: bytes, id: str, timestamp: int, body: bytes) -> str:
