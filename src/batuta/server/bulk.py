@@ -29,12 +29,9 @@ class CountBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Every run of the namespace, in place of filters."""
 
 
-class BulkBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class BulkBody(CountBody, kw_only=True, forbid_unknown_fields=True):
     """`to` is for reset; `id` (with `{id}` in it) and `at` are for fork; edits are for both."""
 
-    verb: Verb
-    filter: Filter = field(default_factory=Filter)
-    everything: bool = False
     reason: str
     expected: int | None = None
     """The number that was counted: nothing is done when more match now."""
@@ -52,7 +49,7 @@ class Matched(Struct):
     matched: int
 
 
-def _select(client: Batuta, body: CountBody | BulkBody) -> Selection:
+def _select(client: Batuta, body: CountBody) -> Selection:
     if not body.everything and body.filter == Filter(kind=body.filter.kind):
         raise MatchesEverything("no filter is given: give everything=true for every run of the namespace")
     return client.select(everything=body.everything, **where(body.filter))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType, to_builtins
 
@@ -14,7 +13,7 @@ from batuta.authoring.client.handle import Handle
 from batuta.errors import InvalidInput, NonRetryable
 from batuta.journal.states import RunState
 from batuta.server.filters import JobPageQuery, JobQuery, where
-from batuta.server.http.call import Answer, Call
+from batuta.server.http.call import Answer, Call, RunAnswer
 from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody, Requested
 from batuta.server.run_options import NewRunOptions, options_of
@@ -33,9 +32,7 @@ class EnqueueBody(NewRunOptions, kw_only=True, forbid_unknown_fields=True):
     heartbeat: float | None = None
 
 
-class Enqueued(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class Enqueued(RunAnswer, kw_only=True):
     job: str
     is_new: bool
     state: RunState

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from statistics import quantiles
 from typing import Any
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -18,7 +17,7 @@ from batuta.errors import InvalidInput
 from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
 from batuta.server.filters import RunQuery, where
-from batuta.server.http.call import Call, ago
+from batuta.server.http.call import Call, RunAnswer, ago
 from batuta.server.http.routing import Route, Scope
 from batuta.server.operations import now
 from batuta.server.queues import QueueDocument
@@ -51,9 +50,7 @@ class StatusDocument(Struct, kw_only=True):
     dead_letters: int
 
 
-class Bar(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class Bar(RunAnswer, kw_only=True):
     state: RunState
     created_at: datetime | None
     closed_at: datetime | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hashlib import sha256
 from typing import Any
-from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import encode
@@ -14,7 +13,7 @@ from batuta.ids import new_message_id
 from batuta.names import check_reason
 from batuta.resilience.idempotency import check_key
 from batuta.server.filters import ReasonQuery
-from batuta.server.http.call import Answer, Call, Refused
+from batuta.server.http.call import Answer, Call, Refused, RunAnswer
 from batuta.server.http.routing import Repeat, Route, Scope
 
 LONGEST_WAIT = 30.0
@@ -27,9 +26,7 @@ class SignalBody(Struct, kw_only=True, forbid_unknown_fields=True):
     message_id: str | None = None
 
 
-class SignalSent(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class SignalSent(RunAnswer, kw_only=True):
     signal: str
 
 
@@ -77,17 +74,13 @@ class CancelBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Ask a run that was asked before, and went on or takes too long."""
 
 
-class Requested(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class Requested(RunAnswer, kw_only=True):
     requested: str
     news: bool | UnsetType = UNSET
     """False: it was so, or was asked for, before."""
 
 
-class Terminated(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class Terminated(RunAnswer, kw_only=True):
     state: str = "terminated"
 
 
@@ -101,9 +94,7 @@ class ResetBody(Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str
 
 
-class WasReset(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class WasReset(RunAnswer, kw_only=True):
     reset_to: int
 
 
@@ -118,15 +109,11 @@ class ForkBody(Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class ForkedRun(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class ForkedRun(RunAnswer, kw_only=True):
     forked_from: str
 
 
-class DeletedRun(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class DeletedRun(RunAnswer, kw_only=True):
     deleted: int
 
 

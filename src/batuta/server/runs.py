@@ -18,8 +18,8 @@ from batuta.authoring.schemas import CodeSchema
 from batuta.errors import BatutaError, InvalidInput, UnknownRun
 from batuta.journal.records import RunKind
 from batuta.journal.states import RunState
-from batuta.server.filters import JobQuery, RunPageQuery, RunQuery, where
-from batuta.server.http.call import Answer, Call, find_run
+from batuta.server.filters import RunPageQuery, RunQuery, where
+from batuta.server.http.call import Answer, Call, RunAnswer, find_run
 from batuta.server.http.routing import Route, Scope
 from batuta.server.run_options import NewRunOptions, options_of
 
@@ -55,9 +55,7 @@ class StartBody(NewRunOptions, kw_only=True, forbid_unknown_fields=True):
     signal: StartSignal | None = None
 
 
-class Started(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class Started(RunAnswer, kw_only=True):
     workflow: str
     is_new: bool
     state: RunState
@@ -122,9 +120,7 @@ class JournalQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     limit: int = 1_000
 
 
-class Journal(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class Journal(RunAnswer, kw_only=True):
     entries: list[JournalLine]
     next: int | None
     """For `after`, to read on; null after the last entry."""
@@ -134,9 +130,7 @@ class DiffQuery(Struct, kw_only=True, forbid_unknown_fields=True, rename={"other
     other: str | None = None
 
 
-class Attempts(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class Attempts(RunAnswer, kw_only=True):
     state: RunState
     attempts: list[AttemptView]
 
@@ -419,5 +413,3 @@ ROUTES = (
         payloads=True,
     ),
 )
-
-__all__ = ["ROUTES", "Attempts", "Count", "JobQuery", "Started", "States", "WaitQuery", "states_of", "wait_for_end"]

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -63,6 +64,13 @@ class Answer(Struct, kw_only=True):
     status: int | None = None
     """None: the route's."""
     headers: Mapping[str, str] = {}
+
+
+class RunAnswer(Struct, kw_only=True):
+    """An answer about one run."""
+
+    id: str
+    run_id: UUID
 
 
 class Call(Struct, kw_only=True):

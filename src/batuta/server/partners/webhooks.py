@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from msgspec import Struct, structs
 
@@ -11,7 +10,7 @@ from batuta.authoring.backend import Description, RunPage
 from batuta.authoring.client.handle import Handle
 from batuta.journal.states import RunState
 from batuta.server.filters import ReasonQuery
-from batuta.server.http.call import Answer, Call
+from batuta.server.http.call import Answer, Call, RunAnswer
 from batuta.server.http.routing import Repeat, Scope, route
 from batuta.server.run_actions import ReasonBody
 from batuta.webhooks import Endpoint, NewEndpoint
@@ -79,9 +78,7 @@ class WebhookBody(Struct, kw_only=True, forbid_unknown_fields=True):
     endpoints: list[str] | None = None
 
 
-class SentDelivery(Struct, kw_only=True):
-    id: str
-    run_id: UUID
+class SentDelivery(RunAnswer, kw_only=True):
     is_new: bool
 
 
