@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 from typing import Any
 
 from msgspec import Struct, field
@@ -12,9 +11,8 @@ from batuta.authoring.client.dead_letters import Reprocessed
 from batuta.errors import InvalidFork, InvalidInput, LetterResolved, RunNotCompleted, UnknownLetter, UnknownRun
 from batuta.ids import RunId
 from batuta.server.dead_letters import DeadLetterFilter, where
-from batuta.server.http.call import Call
+from batuta.server.http.call import Call, now
 from batuta.server.http.routing import Route, Scope
-from batuta.server.operations import now
 
 _LONGEST = 30.0
 _MOST = 1_000
@@ -54,7 +52,8 @@ class DlqReprocessed(Struct, kw_only=True):
 
 
 async def queue_metrics(call: Call) -> QueuesMetrics:
-    pending, queues, moment = await asyncio.gather(call.client.dead_letters.count(), call.client.queues(), _moment())
+    moment = now()
+    pending, queues = await asyncio.gather(call.client.dead_letters.count(), call.client.queues())
     return QueuesMetrics(
         DeadLetterMetrics(pending),
         [
@@ -69,10 +68,6 @@ async def queue_metrics(call: Call) -> QueuesMetrics:
             for queue in queues
         ],
     )
-
-
-async def _moment() -> datetime:
-    return now()
 
 
 async def reprocess(call: Call) -> DlqReprocessed:

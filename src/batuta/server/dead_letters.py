@@ -14,9 +14,9 @@ from batuta.errors import InvalidInput, MatchesEverything, PayloadSealed, Unknow
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups
 from batuta.journal.records import LetterReason, RunKind
 from batuta.journal.tracebacks import traceback_of
-from batuta.server.http.call import Answer, Call, ago
+from batuta.server.http.call import Answer, Call, ago, moment
 from batuta.server.http.routing import route
-from batuta.server.operations import Left, Operation, Task, earlier, moment
+from batuta.server.operations import Left, Operation, Task, earlier
 from batuta.server.run_actions import because
 from batuta.server.runs import Count
 
@@ -60,12 +60,17 @@ class DeadLetterDocument(DeadLetter, kw_only=True):
     traceback: str = ""
 
 
-class ReprocessBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which: `ids`, or `filter`, or `everything`."""
+class Selected(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters: one of these."""
 
     ids: list[str] | None = None
     filter: DeadLetterFilter | None = None
     everything: bool = False
+
+
+class ReprocessBody(Selected, kw_only=True, forbid_unknown_fields=True):
+    """Which: `ids`, or `filter`, or `everything`."""
+
     mode: Literal["failed_step", "start"] = "failed_step"
     input: list[Any] | None = None
     rate: float | None = None
@@ -74,12 +79,9 @@ class ReprocessBody(Struct, kw_only=True, forbid_unknown_fields=True):
     wait: float = 2.0
 
 
-class DiscardBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class DiscardBody(Selected, kw_only=True, forbid_unknown_fields=True):
     """Which: `ids`, or `filter`, or `everything`. The reason must be given."""
 
-    ids: list[str] | None = None
-    filter: DeadLetterFilter | None = None
-    everything: bool = False
     dry_run: bool = False
     reason: str
     wait: float = 2.0
@@ -132,7 +134,7 @@ async def _traceback(call: Call, letter: DeadLetter) -> str:
     return "".join(map(traceback_of, errors))
 
 
-def _which(body: ReprocessBody | DiscardBody) -> tuple[list[Any], dict[str, Any]]:
+def _which(body: Selected) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and options for the client."""
     given = [body.ids is not None, body.filter is not None, body.everything]
     if sum(given) != 1:
@@ -147,17 +149,17 @@ def _which(body: ReprocessBody | DiscardBody) -> tuple[list[Any], dict[str, Any]
     return [], filters | {"everything": body.everything}
 
 
-async def _matched(client: Batuta, body: ReprocessBody | DiscardBody) -> int:
+async def _matched(client: Batuta, body: Selected) -> int:
     if body.ids is not None:
         return len(body.ids)
     return await client.dead_letters.count(**({} if body.filter is None else where(body.filter)))
 
 
-def _left(client: Batuta, body: ReprocessBody | DiscardBody) -> Left | None:
+def _left(client: Batuta, body: Selected) -> Left | None:
     return None if body.ids is not None else lambda: _matched(client, body)
 
 
-B = TypeVar("B", ReprocessBody, DiscardBody)
+B = TypeVar("B", bound=Selected)
 
 
 def _since_now(body: B) -> B:

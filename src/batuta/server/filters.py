@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from batuta.durations import parse_duration
 from batuta.errors import InvalidInput
 from batuta.journal.states import RunState
-from batuta.server.http.call import ago
+from batuta.server.http.call import ago, moment
 
 Kind = Literal["workflow", "job", "activity", "any"]
 
@@ -80,12 +80,11 @@ class Filter(_Filter, kw_only=True, forbid_unknown_fields=True):
 
 def since_now(given: Filter) -> Filter:
     """The same filter with points in time for `1h` and the like: read later, it lets the same runs through."""
-    ends = [end for end in (ago(given.until, "until"), _longer_ago(given.older_than)) if end is not None]
-    since = ago(given.since, "since")
+    until = _until(given)
     return replace(
         given,
-        since=None if since is None else since.isoformat(),
-        until=min(ends).isoformat() if ends else None,
+        since=moment(given.since, "since"),
+        until=None if until is None else until.isoformat(),
         older_than=None,
     )
 
@@ -104,9 +103,8 @@ def where(given: JobQuery | Filter, kind: str | None = None) -> dict[str, Any]:
         found["states"] = tuple(given.state)
     if given.since is not None:
         found["created_after"] = ago(given.since, "since")
-    ends = [ago(given.until, "until"), _longer_ago(given.older_than)]
-    if any(end is not None for end in ends):
-        found["created_before"] = min(end for end in ends if end is not None)
+    if (until := _until(given)) is not None:
+        found["created_before"] = until
     if given.tries is not None:
         found["retrying"] = given.tries
     elif given.retrying:
@@ -115,10 +113,12 @@ def where(given: JobQuery | Filter, kind: str | None = None) -> dict[str, Any]:
     return found | ({"tags": tags} if tags else {})
 
 
-def _longer_ago(text: str | None) -> datetime | None:
+def _until(given: JobQuery | Filter) -> datetime | None:
+    """The end of the time of creation: the earlier of `until` and `older_than`."""
+    until, text = ago(given.until, "until"), given.older_than
     if text is not None and parse_duration(text) is None:
         raise InvalidInput(f"older_than={text[:100]!r} must be a duration such as 1h, 30min or 2d")
-    return ago(text, "older_than")
+    return min((end for end in (until, ago(text, "older_than")) if end is not None), default=None)
 
 
 def _tags(pairs: list[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from batuta.journal.states import RunState
 from batuta.server.filters import JobPageQuery, JobQuery, where
 from batuta.server.http.call import Answer, Call, RunAnswer
 from batuta.server.http.routing import route
-from batuta.server.run_actions import ReasonBody, Requested
+from batuta.server.run_actions import ReasonBody, Requested, requested
 from batuta.server.run_options import NewRunOptions, options_of
 from batuta.server.runs import TRACE, Attempts, Count, States, WaitQuery, states_of, wait_for_end
 
@@ -124,14 +124,13 @@ async def attempts(call: Call) -> Attempts:
 
 async def cancel(call: Call) -> Requested:
     handle, _ = await find_job(call)
-    news = await handle.cancel(call.body.reason)
-    return Requested(id=handle.id, run_id=handle.run_id, requested="cancel", news=news)
+    return requested(handle, "cancel", await handle.cancel(call.body.reason))
 
 
 async def retry(call: Call) -> Requested:
     handle, _ = await find_job(call)
     await handle.retry(call.body.reason)
-    return Requested(id=handle.id, run_id=handle.run_id, requested="retry")
+    return requested(handle, "retry")
 
 
 async def complete(call: Call) -> Sent:

@@ -22,9 +22,8 @@ from batuta.authoring.backend import Description
 from batuta.client import Batuta
 from batuta.errors import BatutaError, InvalidInput, UnknownRun
 from batuta.server.access.check import EVERY_NAMESPACE
-from batuta.server.http.call import Call, Refused, find_run
+from batuta.server.http.call import Call, Refused, find_run, now
 from batuta.server.http.routing import Route, Scope
-from batuta.server.operations import now
 
 log = logging.getLogger("batuta.server")
 

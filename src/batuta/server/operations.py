@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -20,16 +20,15 @@ from msgspec import Raw, Struct
 from batuta.authoring.client.acting import acting_as
 from batuta.client import Batuta
 from batuta.clock import SECOND, SystemClock, as_datetime
-from batuta.errors import BatutaError, InvalidInput, OutcomeUnknown, StoreUnavailable
+from batuta.errors import BatutaError, OutcomeUnknown, StoreUnavailable
 from batuta.ids import new_message_id, new_trace_id
 from batuta.journal.server.documents import OPEN_OPERATIONS, OPERATIONS, Document
 from batuta.problems import internal_error, problem_of
-from batuta.server.http.call import Answer, Call, Refused, ago
+from batuta.server.http.call import Answer, Call, Refused, ago, check_wait, now
 from batuta.server.http.routing import Route, Scope
 
 log = logging.getLogger("batuta.server")
 
-LONGEST_WAIT = 30.0
 WRITTEN = 2.0
 """Seconds between two writes of how far an operation is."""
 SILENT = 15.0
@@ -42,10 +41,6 @@ _GOES_ON = "the server process ended before the operation was done: another serv
 _TOO_OFTEN = f"{MOST_RESUMED} server processes ended while they carried it out: see their logs, then start it again"
 _KEPT = 7 * 86_400 * SECOND
 _LISTED = 200
-
-
-def now() -> datetime:
-    return datetime.fromtimestamp(SystemClock().now() / SECOND, UTC)
 
 
 class Operation(Struct, kw_only=True):
@@ -133,10 +128,7 @@ class OperationBook:
 
     async def begin(self, call: Call, task: Task, verb: str, matched: int, *, wait: float) -> Answer:
         """Carry out what the body of the request asks for, in the background, and wait so many seconds for its end."""
-        if not 0 <= wait <= LONGEST_WAIT:
-            raise InvalidInput(
-                f"wait={wait} must be from 0 to {LONGEST_WAIT:g} seconds: follow the operation for longer"
-            )
+        check_wait("wait", wait, "follow the operation for longer")
         kept = _Kept(
             id=new_trace_id(),
             verb=verb,
@@ -327,12 +319,6 @@ def _shown(kept: _Kept) -> Operation:
 
 def _interrupted(why: str, trace_id: str) -> dict[str, Any]:
     return Refused(503, "interrupted", why).problem.document(trace_id)
-
-
-def moment(text: str | None, name: str) -> str | None:
-    """A time of a filter, such as `1h`, that stays the same when it is read later."""
-    found = ago(text, name)
-    return None if found is None else found.isoformat()
 
 
 def earlier(text: str | None, other: datetime) -> str:

@@ -17,9 +17,8 @@ from batuta.errors import InvalidInput
 from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
 from batuta.server.filters import RunQuery, where
-from batuta.server.http.call import Call, RunAnswer, ago
+from batuta.server.http.call import Call, RunAnswer, ago, now
 from batuta.server.http.routing import Route, Scope
-from batuta.server.operations import now
 from batuta.server.queues import QueueDocument
 from batuta.server.runs import states_of
 
@@ -149,15 +148,10 @@ def _drawable(moment: datetime) -> datetime:
 
 def _bars(runs: Sequence[Description]) -> list[WorkflowBars]:
     """Workflows first, then jobs and activities."""
-    found: dict[tuple[str, str], list[Description]] = {}
+    found: dict[tuple[bool, str, str], list[Description]] = {}
     for run in runs:
-        found.setdefault((str(run.kind), run.workflow), []).append(run)
-    return [_bars_of(name, kind, own) for (kind, name), own in sorted(found.items(), key=_place)]
-
-
-def _place(found: tuple[tuple[str, str], Sequence[Description]]) -> tuple[bool, str, str]:
-    kind, name = found[0]
-    return kind != RunKind.WORKFLOW, name, kind
+        found.setdefault((run.kind is not RunKind.WORKFLOW, run.workflow, str(run.kind)), []).append(run)
+    return [_bars_of(name, kind, found[is_other, name, kind]) for is_other, name, kind in sorted(found)]
 
 
 def _bars_of(name: str, kind: str, runs: Sequence[Description]) -> WorkflowBars:

@@ -8,16 +8,14 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import encode
 
+from batuta.authoring.client.handle import Handle
 from batuta.errors import InvalidInput, QueryFailed
 from batuta.ids import new_message_id
 from batuta.names import check_reason
 from batuta.resilience.idempotency import check_key
 from batuta.server.filters import ReasonQuery
-from batuta.server.http.call import Answer, Call, Refused, RunAnswer
+from batuta.server.http.call import Answer, Call, Refused, RunAnswer, check_wait
 from batuta.server.http.routing import Repeat, Route, Scope
-
-LONGEST_WAIT = 30.0
-"""Seconds that an update is waited for."""
 
 
 class SignalBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -68,8 +66,7 @@ class WhyBody(Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str
 
 
-class CancelBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    reason: str = ""
+class CancelBody(ReasonBody, kw_only=True, forbid_unknown_fields=True):
     again: bool = False
     """Ask a run that was asked before, and went on or takes too long."""
 
@@ -130,15 +127,9 @@ async def signal(call: Call) -> SignalSent:
     return SignalSent(id=handle.id, run_id=handle.run_id, signal=body.name)
 
 
-def check_timeout(seconds: float) -> None:
-    """Of a wait for a worker."""
-    if not 0 <= seconds <= LONGEST_WAIT:
-        raise InvalidInput(f"timeout={seconds} must be from 0 to {LONGEST_WAIT:g} seconds: ask again for longer")
-
-
 async def update(call: Call) -> Answer:
     body: UpdateBody = call.body
-    check_timeout(body.timeout)
+    check_wait("timeout", body.timeout)
     handle, update_id = await call.run(), body.update_id or _update_id(call)
     try:
         answer = await handle.update(body.name, *body.args, update_id=update_id, timeout=body.timeout)
@@ -181,28 +172,29 @@ async def needs_code(call: Call, name: str, what: str) -> Refused:
     return Refused(409, "needs_code", detail, workers=found)
 
 
+def requested(handle: Handle[Any], what: str, news: bool | UnsetType = UNSET) -> Requested:
+    return Requested(id=handle.id, run_id=handle.run_id, requested=what, news=news)
+
+
 async def pause(call: Call) -> Requested:
     handle = await call.run()
-    news = await handle.pause(call.body.reason)
-    return Requested(id=handle.id, run_id=handle.run_id, requested="pause", news=news)
+    return requested(handle, "pause", await handle.pause(call.body.reason))
 
 
 async def resume(call: Call) -> Requested:
     handle = await call.run()
-    news = await handle.resume(call.body.reason)
-    return Requested(id=handle.id, run_id=handle.run_id, requested="resume", news=news)
+    return requested(handle, "resume", await handle.resume(call.body.reason))
 
 
 async def cancel(call: Call) -> Requested:
     handle = await call.run()
-    news = await handle.cancel(call.body.reason, again=call.body.again)
-    return Requested(id=handle.id, run_id=handle.run_id, requested="cancel", news=news)
+    return requested(handle, "cancel", await handle.cancel(call.body.reason, again=call.body.again))
 
 
 async def retry(call: Call) -> Requested:
     handle = await call.run()
     await handle.retry(call.body.reason)
-    return Requested(id=handle.id, run_id=handle.run_id, requested="retry")
+    return requested(handle, "retry")
 
 
 async def terminate(call: Call) -> Terminated:

@@ -19,7 +19,7 @@ from batuta.errors import BatutaError, InvalidInput, UnknownRun
 from batuta.journal.records import RunKind
 from batuta.journal.states import RunState
 from batuta.server.filters import RunPageQuery, RunQuery, where
-from batuta.server.http.call import Answer, Call, RunAnswer, find_run
+from batuta.server.http.call import Answer, Call, RunAnswer, check_wait, find_run
 from batuta.server.http.routing import Route, Scope
 from batuta.server.run_options import NewRunOptions, options_of
 
@@ -27,7 +27,6 @@ TRACE = "traceparent"
 _CHILDREN, _ACTS = 200, 50
 _PATIENCE = 0.4
 """Seconds for which rows wait for their counts."""
-LONGEST_WAIT = 30.0
 
 
 class Count(Struct):
@@ -200,8 +199,7 @@ async def start(call: Call) -> Answer:
 
 async def wait_for_end(handle: Handle[Any], seconds: float) -> None:
     """Until the run closes, or for so long."""
-    if not 0 <= seconds <= LONGEST_WAIT:
-        raise InvalidInput(f"wait={seconds} must be from 0 to {LONGEST_WAIT:g} seconds: ask again for longer")
+    check_wait("wait", seconds)
     if seconds:
         with suppress(TimeoutError, BatutaError):  # how it ended is in the answer
             await handle.result(timeout=seconds)

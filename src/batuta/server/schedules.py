@@ -9,10 +9,9 @@ from msgspec import Struct
 
 from batuta.authoring.client.calendar import When, cron, every, once
 from batuta.authoring.client.schedules import Schedule, ScheduleView
-from batuta.clock import SECOND, SystemClock
 from batuta.errors import InvalidInput, InvalidSchedule
 from batuta.server.filters import PageQuery, ReasonQuery
-from batuta.server.http.call import Answer, Call, ago
+from batuta.server.http.call import Answer, Call, ago, now
 from batuta.server.http.routing import route
 from batuta.server.run_actions import ReasonBody
 from batuta.server.run_options import RunOptions, options_of
@@ -162,7 +161,7 @@ async def trigger(call: Call) -> Answer:
 async def backfill(call: Call) -> Backfilled:
     body: BackfillBody = call.body
     since = ago(body.since, "since")
-    until = ago(body.until, "until") or datetime.fromtimestamp(SystemClock().now() / SECOND, UTC)
+    until = ago(body.until, "until") or now()
     if since is None:
         raise InvalidInput("since must be a time")
     with call.because(body.reason):

@@ -12,9 +12,9 @@ from batuta.errors import FlowConflict, InvalidInput
 from batuta.flows.calls.history import Entity
 from batuta.flows.models import AuditLog, LogLevel, Run, RunLog, RunStatus, StepRun
 from batuta.flows.views import FlowRun as RunView
-from batuta.server.http.call import Answer, Call
+from batuta.server.http.call import Answer, Call, check_wait
 from batuta.server.http.routing import route
-from batuta.server.run_actions import ReasonBody, check_timeout
+from batuta.server.run_actions import ReasonBody
 
 MOST_SHOWN: Final = 8 * 1024 * 1024
 """Characters of inputs and outputs of steps in one answer."""
@@ -222,7 +222,7 @@ async def approvals(call: Call) -> ApprovalPage:
 
 async def decide(call: Call) -> Answer:
     body: DecisionBody = call.body
-    check_timeout(body.timeout)
+    check_wait("timeout", body.timeout)
     decided = Decided(id=call.id, step=body.step, approved=body.approved)
     try:
         done = await call.client.flows.runs.decide(

@@ -22,6 +22,8 @@ from batuta.problems import Problem, title_of
 from batuta.server.http.routing import Route, Scope
 
 _TOO_LONG = 1e9
+LONGEST_WAIT = 30.0
+"""Seconds that a request may wait for a run, a worker or an operation."""
 
 
 class Refused(Exception):
@@ -121,6 +123,16 @@ async def find_run(client: Batuta, id: str) -> Handle[Any]:
         raise
 
 
+def check_wait(name: str, seconds: float, advice: str = "ask again for longer") -> None:
+    """Raises InvalidInput."""
+    if not 0 <= seconds <= LONGEST_WAIT:
+        raise InvalidInput(f"{name}={seconds} must be from 0 to {LONGEST_WAIT:g} seconds: {advice}")
+
+
+def now() -> datetime:
+    return datetime.fromtimestamp(SystemClock().now() / SECOND, UTC)
+
+
 def ago(text: str | None, name: str) -> datetime | None:
     """A time of a query: `1h` is an hour ago; else RFC 3339, UTC when it names no zone."""
     if text is None:
@@ -135,3 +147,9 @@ def ago(text: str | None, name: str) -> datetime | None:
             f"{name}={text[:100]!r} must be a time such as 2031-05-17T14:30:00Z, or 1h, 30min or 2d for so long ago"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def moment(text: str | None, name: str) -> str | None:
+    """A time of a filter, such as `1h`, that stays the same when it is read later."""
+    found = ago(text, name)
+    return None if found is None else found.isoformat()
