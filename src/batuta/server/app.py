@@ -155,11 +155,9 @@ class Server:
         """The clients of the namespaces that are open here."""
         return [self._client, *self._others.values()]
 
-    def openapi(self) -> dict[str, Any]:
-        return self._described
-
     @cached_property
-    def _described(self) -> dict[str, Any]:
+    def openapi(self) -> dict[str, Any]:
+        """The description of the table."""
         return openapi.document(self.table)
 
     def drain(self) -> None:
@@ -203,19 +201,20 @@ class Server:
         """Routes of the table, and the files of the dashboard for every other path."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
-        elif self._is_route(route_path(scope)):
+        elif _first_word(route_path(scope)) in self._first_words:
             self.operations.look()  # mounted in another application, the server has no lifespan of its own
             await self.endpoint(scope, receive, send)
         else:
             await self.files(scope, receive, send)
 
-    def _is_route(self, path: str) -> bool:
-        first = path.strip("/").partition("/")[0]
-        return first in self._first
-
     @cached_property
-    def _first(self) -> frozenset[str]:
-        return frozenset(route.path.strip("/").partition("/")[0] for route in self.table)
+    def _first_words(self) -> frozenset[str]:
+        """With which the paths of the table begin."""
+        return frozenset(map(_first_word, (route.path for route in self.table)))
+
+
+def _first_word(path: str) -> str:
+    return path.strip("/").partition("/")[0]
 
 
 def dashboard(

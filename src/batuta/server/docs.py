@@ -153,7 +153,7 @@ def _schema(name: str, schema: Schema) -> str:
 
 
 async def docs(call: Call) -> Response:
-    return HTMLResponse(page(call.server.openapi(), call.root))
+    return HTMLResponse(page(call.server.openapi, call.root))
 
 
 _CSS = """:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; --line: #8883; --soft: #8881 }

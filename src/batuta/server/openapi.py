@@ -116,7 +116,7 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
 
 
 async def show(call: Call) -> dict[str, Any]:
-    found: dict[str, Any] = call.server.openapi()
+    found: dict[str, Any] = call.server.openapi
     return found | {"servers": [{"url": call.root}]} if call.root else found  # mounted: paths begin there
 
 

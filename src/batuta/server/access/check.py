@@ -97,18 +97,6 @@ class AccessCheck:
         return text if text and hmac.compare_digest(self.sign(text).encode(), signed.encode()) else None
 
 
-class Loopback:
-    """This machine, while there is no key: everything is allowed."""
-
-    def __init__(self, namespace: str = EVERY_NAMESPACE) -> None:
-        self._namespace = namespace
-
-    async def recognise(self, request: Request) -> Admission | None:
-        check_local(request)
-        principal = Principal(name="", kind="loopback", scope=Scope.ADMIN, namespace=self._namespace)
-        return Admission(principal, ambient=True, session="loopback")
-
-
 def check_local(request: Request) -> None:
     """Raises Refused for what does not come from this machine, or for a name that a stranger's page may point here."""
     host = request.client.host if request.client is not None else ""

@@ -60,7 +60,7 @@ async def session_document(call: Call, found: Admission | None) -> SessionDocume
 
 
 def _pages(call: Call, found: Admission | None) -> list[PageEntry]:
-    """Namespaces that the caller may see."""
+    """Pages of the application that the caller may see."""
     scope = Scope.PUBLIC if found is None else found.principal.scope
     return [PageEntry(title=page.title, path=page.path) for page in call.server.pages if page.scope <= scope]
 
