@@ -20,9 +20,9 @@ from starlette.responses import StreamingResponse
 
 from batuta.authoring.backend import Description
 from batuta.client import Batuta
-from batuta.errors import BatutaError, InvalidInput, UnknownRun
+from batuta.errors import BatutaError, InvalidInput
 from batuta.server.access.check import EVERY_NAMESPACE
-from batuta.server.http.call import Call, Refused, find_run, now
+from batuta.server.http.call import Call, Refused, described, find_run, now
 from batuta.server.http.routing import Route, Scope
 
 log = logging.getLogger("batuta.server")
@@ -115,7 +115,7 @@ class Feed:
         """Read what the topics look like; wake those who wait when something is different."""
         found = await self._topics()
         for run_id in list(self._watched):
-            run = await self._run(run_id)
+            run = await described(self._client, run_id)
             self.runs[run_id] = run
             found[f"run:{run_id}"] = _digest(_run_facts(run))
         for run_id in self.runs.keys() - self._watched.keys():
@@ -123,12 +123,6 @@ class Feed:
         if found != self.digests:
             self.digests = found
             self._wake()
-
-    async def _run(self, run_id: str) -> Description | None:
-        try:
-            return await (await self._client.get_run(run_id)).describe()
-        except UnknownRun:
-            return None
 
     async def _topics(self) -> dict[str, str]:
         client = self._client

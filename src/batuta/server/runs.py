@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from typing import Any
-from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
@@ -15,11 +14,11 @@ from batuta.authoring.client.handle import Handle
 from batuta.authoring.history.diff import Diff
 from batuta.authoring.history.timeline import Timeline
 from batuta.authoring.schemas import CodeSchema
-from batuta.errors import BatutaError, InvalidInput, UnknownRun
+from batuta.errors import BatutaError, InvalidInput
 from batuta.journal.records import RunKind
 from batuta.journal.states import RunState
 from batuta.server.filters import RunPageQuery, RunQuery, where
-from batuta.server.http.call import Answer, Call, RunAnswer, check_wait, find_run
+from batuta.server.http.call import Answer, Call, RunAnswer, check_wait, described, find_run
 from batuta.server.http.routing import Route, Scope
 from batuta.server.run_options import NewRunOptions, options_of
 
@@ -217,7 +216,7 @@ async def view(call: Call) -> dict[str, Any]:
     kind = "job" if run.kind is RunKind.JOB else "workflow"
     takes, parent, children, forks = await asyncio.gather(
         call.client.workers.schema(run.workflow, run.version, kind=kind),
-        _described(call, run.parent),
+        _parent(call, run),
         call.client.list(kind="any", limit=_CHILDREN, parent=run.run_id),
         _forks(call, run),
     )
@@ -232,14 +231,12 @@ async def _forks(call: Call, run: Description) -> list[Description]:
     )
     acts = sorted((act for page in pages for act in page.rows), key=lambda act: act.number, reverse=True)
     made = [act.after["run_id"] for act in acts if act.run_id == str(run.run_id) and "run_id" in (act.after or {})]
-    found = await asyncio.gather(*(_described(call, run_id) for run_id in made))
+    found = await asyncio.gather(*(described(call.client, run_id) for run_id in made))
     return [one for one in found if one is not None]
 
 
-async def _described(call: Call, run_id: UUID | str | None) -> Description | None:
-    with suppress(UnknownRun):  # it may be pruned
-        return None if run_id is None else await (await call.client.get_run(run_id)).describe()
-    return None
+async def _parent(call: Call, run: Description) -> Description | None:
+    return None if run.parent is None else await described(call.client, run.parent)
 
 
 async def journal(call: Call) -> Journal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from batuta.authoring.client.idempotency import IdempotencyPage
 from batuta.server.http.call import Call
@@ -26,8 +27,7 @@ class DeletedKey(Struct):
 
 
 async def list_idempotency_keys(call: Call) -> IdempotencyPage:
-    query: IdempotencyQuery = call.query
-    return await call.client.idempotency.list(prefix=query.prefix, cursor=query.cursor, limit=query.limit)
+    return await call.client.idempotency.list(**asdict(call.query))
 
 
 async def delete_idempotency_key(call: Call) -> DeletedKey:

@@ -75,11 +75,7 @@ async def replay(call: Call) -> Answer:
 
 
 async def list_events(call: Call) -> EventDocuments:
-    query: EventQuery = call.query
-    events = call.client.flows.events
-    page = await events.list(
-        type=query.type, source=query.source, external_id=query.external_id, cursor=query.cursor, limit=query.limit
-    )
+    page = await call.client.flows.events.list(**structs.asdict(call.query))
     return EventDocuments(await _with_runs(call, page.events), page.cursor)
 
 

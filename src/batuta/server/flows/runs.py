@@ -134,19 +134,12 @@ async def start(call: Call) -> Answer:
 
 
 async def list_runs(call: Call) -> FlowRunPage:
-    query: FlowRunQuery = call.query
-    page = await call.client.flows.runs.list(
-        status=query.status,
-        workflow_id=query.workflow_id,
-        event_id=query.event_id,
-        cursor=query.cursor,
-        limit=query.limit,
-    )
+    page = await call.client.flows.runs.list(**structs.asdict(call.query))
     return FlowRunPage([FlowRun(**structs.asdict(one.run)) for one in page.runs], page.cursor)
 
 
 async def failed(call: Call) -> FailedRuns:
-    page = await call.client.flows.runs.failed(cursor=call.query.cursor, limit=call.query.limit)
+    page = await call.client.flows.runs.failed(**structs.asdict(call.query))
     room = _Room()
     return FailedRuns([whole(one, room, only=LogLevel.ERROR) for one in page.runs], page.cursor)
 
@@ -201,7 +194,7 @@ async def cancel(call: Call) -> FlowRun:
 
 
 async def approvals(call: Call) -> ApprovalPage:
-    found, cursor = await call.client.flows.runs.approvals(cursor=call.query.cursor, limit=call.query.limit)
+    found, cursor = await call.client.flows.runs.approvals(**structs.asdict(call.query))
     return ApprovalPage(
         [
             ApprovalView(

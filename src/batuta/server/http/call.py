@@ -12,6 +12,7 @@ from uuid import UUID
 from msgspec import Struct
 from starlette.requests import Request
 
+from batuta.authoring.backend import Description
 from batuta.authoring.client.acting import acting_as
 from batuta.authoring.client.handle import Handle
 from batuta.client import Batuta
@@ -121,6 +122,14 @@ async def find_run(client: Batuta, id: str) -> Handle[Any]:
         with suppress(UnknownRun, InvalidInput):
             return await client.get_run(id)
         raise
+
+
+async def described(client: Batuta, run_id: UUID | str) -> Description | None:
+    """None: there is no such run, or not any more."""
+    try:
+        return await (await client.get_run(run_id)).describe()
+    except UnknownRun:
+        return None
 
 
 def check_wait(name: str, seconds: float, advice: str = "ask again for longer") -> None:

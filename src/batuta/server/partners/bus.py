@@ -100,8 +100,7 @@ async def overview(call: Call) -> BusPage:
 
 
 async def messages(call: Call) -> MessagePage:
-    query: MessagesQuery = call.query
-    return await call.client.bus.messages(query.topic, cursor=query.cursor, limit=query.limit)
+    return await call.client.bus.messages(**structs.asdict(call.query))
 
 
 async def publish(call: Call) -> Answer:

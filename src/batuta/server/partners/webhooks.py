@@ -96,11 +96,8 @@ def _sent(handle: Handle[Any], *, is_new: bool | None = None) -> SentDelivery:
 
 
 async def overview(call: Call) -> WebhooksPage:
-    query: DeliveriesQuery = call.query
     client = call.client
-    page = await client.webhooks.deliveries(
-        endpoint=query.endpoint, event=query.type, states=query.state, cursor=query.cursor, limit=query.limit
-    )
+    page = await deliveries(call)
     breakers = {one.name: one.state for one in await client.breakers.list()}
     limits = {one.name: one.text() for one in await client.limits.list()}
     rows = [
@@ -126,27 +123,12 @@ async def show(call: Call) -> Endpoint:
 
 
 async def create(call: Call) -> Answer:
-    body: NewEndpointBody = call.body
-    made = await call.client.webhooks.create(
-        body.url,
-        types=body.types,
-        description=body.description,
-        disable_after=body.disable_after,
-        reason=body.reason,
-    )
+    made = await call.client.webhooks.create(**structs.asdict(call.body))
     return Answer(body=made, headers=call.located("webhooks", made.id))
 
 
 async def update(call: Call) -> Endpoint:
-    body: EndpointBody = call.body
-    return await call.client.webhooks.update(
-        call.id,
-        url=body.url,
-        types=body.types,
-        description=body.description,
-        disable_after=body.disable_after,
-        reason=body.reason,
-    )
+    return await call.client.webhooks.update(call.id, **structs.asdict(call.body))
 
 
 async def rotate(call: Call) -> NewEndpoint:
