@@ -12,7 +12,7 @@ from batuta.errors import InvalidFork, InvalidInput, LetterResolved, RunNotCompl
 from batuta.ids import RunId
 from batuta.server.dead_letters import DeadLetterFilter, where
 from batuta.server.http.call import Call, now
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 
 _LONGEST = 30.0
 _MOST = 1_000
@@ -120,22 +120,20 @@ async def _outcome(call: Call, run_id: RunId, ends: float) -> bool | None:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/admin/v1/metrics/queues",
-        scope=Scope.VIEWER,
-        handler=queue_metrics,
-        summary="Counts of dead letters and of the waiting work of each queue.",
-        answer=QueuesMetrics,
+    route(
+        "GET",
+        "/admin/v1/metrics/queues",
+        queue_metrics,
+        "Counts of dead letters and of the waiting work of each queue.",
+        QueuesMetrics,
     ),
-    Route(
-        method="POST",
-        path="/admin/v1/maintenance/reprocess-dlq",
-        scope=Scope.OPERATOR,
-        handler=reprocess,
-        summary="Reprocess dead letters, and wait up to 30 seconds for their new runs.",
+    route(
+        "POST",
+        "/admin/v1/maintenance/reprocess-dlq",
+        reprocess,
+        "Reprocess dead letters, and wait up to 30 seconds for their new runs.",
+        DlqReprocessed,
         body=ReprocessDlqBody,
         many=True,
-        answer=DlqReprocessed,
     ),
 )

@@ -7,7 +7,7 @@ from msgspec import Struct
 from batuta.authoring.client.bulk_operations import AuditPage, AuditReport
 from batuta.errors import UnknownRun
 from batuta.server.http.call import Call, ago, find_run
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import Scope, route
 
 
 class AuditQuery(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -51,23 +51,22 @@ async def verify(call: Call) -> AuditReport:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/audit",
-        scope=Scope.VIEWER,
-        handler=list_acts,
-        summary="What operators did, newest first.",
+    route(
+        "GET",
+        "/api/v1/audit",
+        list_acts,
+        "What operators did, newest first.",
+        AuditPage,
         query=AuditQuery,
-        answer=AuditPage,
         payloads=True,
     ),
-    Route(
-        method="GET",
-        path="/api/v1/audit/verify",
+    route(
+        "GET",
+        "/api/v1/audit/verify",
+        verify,
+        "Verify that no row of the audit log was changed.",
+        AuditReport,
         scope=Scope.ADMIN,
-        handler=verify,
-        summary="Verify that no row of the audit log was changed.",
         query=VerifyQuery,
-        answer=AuditReport,
     ),
 )

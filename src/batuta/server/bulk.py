@@ -13,7 +13,7 @@ from batuta.client import Batuta
 from batuta.errors import InvalidInput, MatchesEverything, NothingMatches
 from batuta.server.filters import Filter, since_now, where
 from batuta.server.http.call import Answer, Call, Refused
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import Scope, route
 from batuta.server.operations import Left, Operation, Task, earlier
 from batuta.server.run_actions import because, edits
 
@@ -116,23 +116,22 @@ async def _do(selection: Selection, body: BulkBody, reason: str) -> Counts:
 
 
 ROUTES = (
-    Route(
-        method="POST",
-        path="/api/v1/runs/bulk/count",
+    route(
+        "POST",
+        "/api/v1/runs/bulk/count",
+        count,
+        "Count the runs that an operation would change.",
+        Matched,
         scope=Scope.VIEWER,
-        handler=count,
-        summary="Count the runs that an operation would change.",
         body=CountBody,
-        answer=Matched,
     ),
-    Route(
-        method="POST",
-        path="/api/v1/runs/bulk",
-        scope=Scope.OPERATOR,
-        handler=apply,
-        summary="Start an operation on all matching runs.",
+    route(
+        "POST",
+        "/api/v1/runs/bulk",
+        apply,
+        "Start an operation on all matching runs.",
+        Operation,
         body=BulkBody,
-        answer=Operation,
         status=202,
         many=True,
         large=True,

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import public
 
 Schema = dict[str, Any]
 
@@ -202,19 +202,7 @@ async def css(_: Call) -> Response:
     return Response(_CSS, media_type="text/css")
 
 
-def _route(path: str, handler: Any, summary: str, media: str) -> Route:
-    return Route(
-        method="GET",
-        path=path,
-        scope=Scope.PUBLIC,
-        handler=handler,
-        summary=summary,
-        namespaced=False,
-        media=media,
-    )
-
-
 ROUTES = (
-    _route("/docs", docs, "Every route on one page.", "text/html"),
-    _route("/docs.css", css, "How that page looks.", "text/css"),
+    public("/docs", docs, "Every route on one page.", None, media="text/html"),
+    public("/docs.css", css, "How that page looks.", None, media="text/css"),
 )

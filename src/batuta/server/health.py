@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import UNSET, Struct, UnsetType
 
 from batuta.errors import SchemaMismatch, StoreError
 from batuta.problems import problem_of
 from batuta.server.http.call import Answer, Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import public
 
 
 class Health(Struct):
@@ -47,22 +45,10 @@ async def readyz(call: Call) -> Answer:
     return Answer(body=found, status=200 if ready else 503, headers={} if ready else {"Retry-After": "1"})
 
 
-def _route(path: str, handler: Any, summary: str, answer: Any) -> Route:
-    return Route(
-        method="GET",
-        path=path,
-        scope=Scope.PUBLIC,
-        handler=handler,
-        summary=summary,
-        answer=answer,
-        namespaced=False,
-    )
-
-
 ROUTES = (
-    _route("/healthz", healthz, "The process lives. Asks nothing of the database.", Health),
-    _route("/livez", healthz, "The same as /healthz.", Health),
-    _route(
+    public("/healthz", healthz, "The process lives. Asks nothing of the database.", Health),
+    public("/livez", healthz, "The same as /healthz.", Health),
+    public(
         "/readyz", readyz, "The database can be used, its schema is current, and the server is not ending.", Readiness
     ),
 )

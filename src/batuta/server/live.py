@@ -23,7 +23,7 @@ from batuta.client import Batuta
 from batuta.errors import BatutaError, InvalidInput
 from batuta.server.access.check import EVERY_NAMESPACE
 from batuta.server.http.call import Call, Refused, described, find_run, now
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import Scope, route
 
 log = logging.getLogger("batuta.server")
 
@@ -311,12 +311,12 @@ def _read_token(text: str) -> dict[str, str]:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/events",
-        scope=Scope.VIEWER,
-        handler=events,
-        summary="A stream of changes (text/event-stream).",
+    route(
+        "GET",
+        "/api/v1/events",
+        events,
+        "A stream of changes (text/event-stream).",
+        None,
         query=EventsQuery,
         streams=True,
         media="text/event-stream",

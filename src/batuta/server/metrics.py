@@ -10,7 +10,7 @@ from batuta.metrics.exposition import CONTENT_TYPE, exposition
 from batuta.metrics.gauges import store_metrics
 from batuta.server.access.check import EVERY_NAMESPACE
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 
 
 class WithBacklog:
@@ -39,12 +39,12 @@ async def metrics(call: Call) -> Response:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/metrics",
-        scope=Scope.VIEWER,
-        handler=metrics,
-        summary="Metrics of this server and of the store, as text that Prometheus reads.",
+    route(
+        "GET",
+        "/metrics",
+        metrics,
+        "Metrics of this server and of the store, as text that Prometheus reads.",
+        None,
         media="text/plain",
     ),
 )

@@ -10,7 +10,7 @@ import msgspec
 
 from batuta.problems import MEDIA_TYPE
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Repeat, Route, Scope
+from batuta.server.http.routing import Repeat, Route, Scope, public
 
 _PROBLEM = {
     "type": "object",
@@ -120,13 +120,4 @@ async def show(call: Call) -> dict[str, Any]:
     return found | {"servers": [{"url": call.root}]} if call.root else found  # mounted: paths begin there
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path="/openapi.json",
-        scope=Scope.PUBLIC,
-        handler=show,
-        summary="This description.",
-        namespaced=False,
-    ),
-)
+ROUTES = (public("/openapi.json", show, "This description.", None),)

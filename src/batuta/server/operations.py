@@ -25,7 +25,7 @@ from batuta.ids import new_message_id, new_trace_id
 from batuta.journal.server.documents import OPEN_OPERATIONS, OPERATIONS, Document
 from batuta.problems import internal_error, problem_of
 from batuta.server.http.call import Answer, Call, Refused, ago, check_wait, now
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 
 log = logging.getLogger("batuta.server")
 
@@ -336,22 +336,13 @@ async def show(call: Call) -> Operation:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/operations",
-        scope=Scope.VIEWER,
-        handler=list_operations,
-        summary="Operations on many things, newest first.",
-        answer=Operations,
+    route(
+        "GET",
+        "/api/v1/operations",
+        list_operations,
+        "Operations on many things, newest first.",
+        Operations,
         payloads=True,
     ),
-    Route(
-        method="GET",
-        path="/api/v1/operations/{id}",
-        scope=Scope.VIEWER,
-        handler=show,
-        summary="One operation, and how far it is.",
-        answer=Operation,
-        payloads=True,
-    ),
+    route("GET", "/api/v1/operations/{id}", show, "One operation, and how far it is.", Operation, payloads=True),
 )

@@ -18,7 +18,7 @@ from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
 from batuta.server.filters import RunQuery, where
 from batuta.server.http.call import Call, RunAnswer, ago, now
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.queues import QueueDocument
 from batuta.server.runs import states_of
 
@@ -222,24 +222,22 @@ def _chart(runs: Sequence[Description], since: datetime, until: datetime, *, is_
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/overview",
-        scope=Scope.VIEWER,
-        handler=overview,
-        summary="Counts by state, the last runs of each workflow, a chart, queues and workers.",
+    route(
+        "GET",
+        "/api/v1/overview",
+        overview,
+        "Counts by state, the last runs of each workflow, a chart, queues and workers.",
+        Overview,
         query=RunQuery,
-        answer=Overview,
         shared=True,
     ),
-    Route(
-        method="GET",
-        path="/api/v1/status",
-        scope=Scope.VIEWER,
-        handler=status,
-        summary="Workers, queues, and runs that need a person.",
+    route(
+        "GET",
+        "/api/v1/status",
+        status,
+        "Workers, queues, and runs that need a person.",
+        StatusDocument,
         query=StatusQuery,
-        answer=StatusDocument,
         shared=True,
     ),
 )

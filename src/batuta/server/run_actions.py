@@ -15,7 +15,7 @@ from batuta.names import check_reason
 from batuta.resilience.idempotency import check_key
 from batuta.server.filters import ReasonQuery
 from batuta.server.http.call import Answer, Call, Refused, RunAnswer, check_wait
-from batuta.server.http.routing import Repeat, Route, Scope
+from batuta.server.http.routing import Repeat, Scope, route
 
 
 class SignalBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -228,55 +228,72 @@ async def delete(call: Call) -> DeletedRun:
     return DeletedRun(id=handle.id, run_id=handle.run_id, deleted=await handle.delete(reason))
 
 
-def _route(verb: str, handler: Any, summary: str, body: Any, answer: Any, **more: Any) -> Route:
-    given: dict[str, Any] = {"method": "POST", "path": f"/api/v1/runs/{{id}}/{verb}", "scope": Scope.OPERATOR} | more
-    return Route(handler=handler, summary=summary, body=body, answer=answer, **given)
-
-
+_ONE = "/api/v1/runs/{id}"
 ROUTES = (
-    _route("signal", signal, "Send a signal to a run.", SignalBody, SignalSent, large=True),
-    _route(
-        "update",
+    route("POST", f"{_ONE}/signal", signal, "Send a signal to a run.", SignalSent, body=SignalBody, large=True),
+    route(
+        "POST",
+        f"{_ONE}/update",
         update,
         "Send an update to a run, and wait for its answer.",
-        UpdateBody,
         Updated,
+        body=UpdateBody,
         large=True,
         payloads=True,
         repeat=Repeat.FREE,
     ),
-    _route(
-        "query",
+    route(
+        "POST",
+        f"{_ONE}/query",
         query,
         "Query the state of a run, with its code.",
-        QueryBody,
         Queried,
+        body=QueryBody,
         scope=Scope.VIEWER,
         payloads=True,
         repeat=Repeat.FREE,
     ),
-    _route("pause", pause, "Pause a run: nothing new begins, nothing is lost.", ReasonBody, Requested),
-    _route("resume", resume, "Resume a paused run.", ReasonBody, Requested),
-    _route("cancel", cancel, "Cancel a run; its code may clean up first.", CancelBody, Requested),
-    _route("retry", retry, "Retry a parked or failed run from where it stopped.", ReasonBody, Requested),
-    _route("terminate", terminate, "Terminate a run at once, without telling its code.", WhyBody, Terminated),
-    _route("reset", reset, "Reset a run to an entry of its journal.", ResetBody, WasReset, large=True),
-    _route(
-        "fork",
+    route(
+        "POST", f"{_ONE}/pause", pause, "Pause a run: nothing new begins, nothing is lost.", Requested, body=ReasonBody
+    ),
+    route("POST", f"{_ONE}/resume", resume, "Resume a paused run.", Requested, body=ReasonBody),
+    route("POST", f"{_ONE}/cancel", cancel, "Cancel a run; its code may clean up first.", Requested, body=CancelBody),
+    route(
+        "POST",
+        f"{_ONE}/retry",
+        retry,
+        "Retry a parked or failed run from where it stopped.",
+        Requested,
+        body=ReasonBody,
+    ),
+    route(
+        "POST",
+        f"{_ONE}/terminate",
+        terminate,
+        "Terminate a run at once, without telling its code.",
+        Terminated,
+        body=WhyBody,
+    ),
+    route(
+        "POST", f"{_ONE}/reset", reset, "Reset a run to an entry of its journal.", WasReset, body=ResetBody, large=True
+    ),
+    route(
+        "POST",
+        f"{_ONE}/fork",
         fork,
         "Fork a run: begin another one from an entry of its journal.",
-        ForkBody,
         ForkedRun,
+        body=ForkBody,
         large=True,
         status=201,
     ),
-    Route(
-        method="DELETE",
-        path="/api/v1/runs/{id}",
+    route(
+        "DELETE",
+        _ONE,
+        delete,
+        "Delete a closed run with all that belongs to it.",
+        DeletedRun,
         scope=Scope.ADMIN,
-        handler=delete,
-        summary="Delete a closed run with all that belongs to it.",
         query=ReasonQuery,
-        answer=DeletedRun,
     ),
 )

@@ -19,7 +19,7 @@ from batuta.journal.records import RunKind
 from batuta.journal.states import RunState
 from batuta.server.filters import RunPageQuery, RunQuery, where
 from batuta.server.http.call import Answer, Call, RunAnswer, check_wait, described, find_run
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 from batuta.server.run_options import NewRunOptions, options_of
 
 TRACE = "traceparent"
@@ -278,133 +278,86 @@ async def published_value(call: Call) -> PublishedValue:
 
 _ONE = "/api/v1/runs/{id}"
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/runs",
-        scope=Scope.VIEWER,
-        handler=list_runs,
-        summary="Runs, newest first.",
-        query=RunPageQuery,
-        answer=RunPage,
-        payloads=True,
-        shared=True,
+    route(
+        "GET", "/api/v1/runs", list_runs, "Runs, newest first.", RunPage, query=RunPageQuery, payloads=True, shared=True
     ),
-    Route(
-        method="POST",
-        path="/api/v1/runs",
-        scope=Scope.OPERATOR,
-        handler=start,
-        summary="Start a run of a workflow, by its name.",
+    route(
+        "POST",
+        "/api/v1/runs",
+        start,
+        "Start a run of a workflow, by its name.",
+        Started,
         body=StartBody,
-        answer=Started,
         status=201,
         large=True,
     ),
-    Route(
-        method="GET",
-        path="/api/v1/runs/page",
-        scope=Scope.VIEWER,
-        handler=view_runs,
-        summary="Runs, newest first, and how many match the filters in each state.",
+    route(
+        "GET",
+        "/api/v1/runs/page",
+        view_runs,
+        "Runs, newest first, and how many match the filters in each state.",
+        RunsView,
         query=RunPageQuery,
-        answer=RunsView,
         payloads=True,
         shared=True,
     ),
-    Route(
-        method="GET",
-        path="/api/v1/runs/count",
-        scope=Scope.VIEWER,
-        handler=count_runs,
-        summary="Count the runs that match filters.",
+    route(
+        "GET",
+        "/api/v1/runs/count",
+        count_runs,
+        "Count the runs that match filters.",
+        Count,
         query=RunQuery,
-        answer=Count,
         shared=True,
     ),
-    Route(
-        method="GET",
-        path="/api/v1/runs/states",
-        scope=Scope.VIEWER,
-        handler=count_states,
-        summary="Count the runs that match filters, by state.",
+    route(
+        "GET",
+        "/api/v1/runs/states",
+        count_states,
+        "Count the runs that match filters, by state.",
+        States,
         query=RunQuery,
-        answer=States,
         shared=True,
     ),
-    Route(
-        method="GET",
-        path=_ONE,
-        scope=Scope.VIEWER,
-        handler=show,
-        summary="One run: input, state, what it waits for, what it has published, its result or error.",
+    route(
+        "GET",
+        _ONE,
+        show,
+        "One run: input, state, what it waits for, what it has published, its result or error.",
+        RunDocument,
         query=WaitQuery,
-        answer=RunDocument,
         payloads=True,
     ),
-    Route(
-        method="GET",
-        path=f"{_ONE}/page",
-        scope=Scope.VIEWER,
-        handler=view,
-        summary="One run and its timeline.",
-        answer=RunView,
-        payloads=True,
-        shared=True,
-    ),
-    Route(
-        method="GET",
-        path=f"{_ONE}/journal",
-        scope=Scope.VIEWER,
-        handler=journal,
-        summary="Entries of a run's journal, in order.",
+    route("GET", f"{_ONE}/page", view, "One run and its timeline.", RunView, payloads=True, shared=True),
+    route(
+        "GET",
+        f"{_ONE}/journal",
+        journal,
+        "Entries of a run's journal, in order.",
+        Journal,
         query=JournalQuery,
-        answer=Journal,
         payloads=True,
     ),
-    Route(
-        method="GET",
-        path=f"{_ONE}/timeline",
-        scope=Scope.VIEWER,
-        handler=timeline,
-        summary="Where the time of a run went, and every attempt.",
-        answer=Timeline,
-        payloads=True,
+    route(
+        "GET", f"{_ONE}/timeline", timeline, "Where the time of a run went, and every attempt.", Timeline, payloads=True
     ),
-    Route(
-        method="GET",
-        path=f"{_ONE}/diff",
-        scope=Scope.VIEWER,
-        handler=diff,
-        summary="Compare a run with another one of its workflow, or with the run that it was made from.",
+    route(
+        "GET",
+        f"{_ONE}/diff",
+        diff,
+        "Compare a run with another one of its workflow, or with the run that it was made from.",
+        Diff,
         query=DiffQuery,
-        answer=Diff,
         payloads=True,
     ),
-    Route(
-        method="GET",
-        path=f"{_ONE}/attempts",
-        scope=Scope.VIEWER,
-        handler=attempts,
-        summary="The recorded attempts of a run's activities.",
-        answer=Attempts,
-        payloads=True,
-    ),
-    Route(
-        method="GET",
-        path=f"{_ONE}/published",
-        scope=Scope.VIEWER,
-        handler=published,
-        summary="The values that a run has published.",
-        answer=Published,
-        payloads=True,
-    ),
-    Route(
-        method="GET",
-        path=f"{_ONE}/published/{{name}}",
-        scope=Scope.VIEWER,
-        handler=published_value,
-        summary="One value that a run has published.",
-        answer=PublishedValue,
+    route("GET", f"{_ONE}/attempts", attempts, "The recorded attempts of a run's activities.", Attempts, payloads=True),
+    route("GET", f"{_ONE}/published", published, "The values that a run has published.", Published, payloads=True),
+    route(
+        "GET",
+        f"{_ONE}/published/{{name}}",
+        published_value,
+        "One value that a run has published.",
+        PublishedValue,
         payloads=True,
     ),
 )

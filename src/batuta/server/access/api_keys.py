@@ -9,7 +9,7 @@ from batuta.errors import InvalidInput
 from batuta.server.access.check import EVERY_NAMESPACE
 from batuta.server.filters import ReasonQuery
 from batuta.server.http.call import Answer, Call
-from batuta.server.http.routing import Repeat, Route, Scope
+from batuta.server.http.routing import Repeat, Scope, route
 
 
 class ApiKeysDocument(Struct):
@@ -90,50 +90,43 @@ async def list_namespaces(call: Call) -> Namespaces:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/api-keys",
+    route(
+        "GET",
+        "/api/v1/api-keys",
+        list_keys,
+        "The keys of the namespace, without their secrets.",
+        ApiKeysDocument,
         scope=Scope.ADMIN,
-        handler=list_keys,
-        summary="The keys of the namespace, without their secrets.",
-        answer=ApiKeysDocument,
     ),
-    Route(
-        method="POST",
-        path="/api/v1/api-keys",
+    route(
+        "POST",
+        "/api/v1/api-keys",
+        create,
+        "Make a key; the answer alone shows it.",
+        NewApiKey,
         scope=Scope.ADMIN,
-        handler=create,
-        summary="Make a key; the answer alone shows it.",
         body=NewKeyBody,
-        answer=NewApiKey,
         repeat=Repeat.SECRET,
         status=201,
     ),
-    Route(
-        method="POST",
-        path="/api/v1/api-keys/{id}/rotate",
+    route(
+        "POST",
+        "/api/v1/api-keys/{id}/rotate",
+        rotate,
+        "Make a key like this one, and revoke this one.",
+        NewApiKey,
         scope=Scope.ADMIN,
-        handler=rotate,
-        summary="Make a key like this one, and revoke this one.",
         body=RotateBody,
-        answer=NewApiKey,
         repeat=Repeat.SECRET,
     ),
-    Route(
-        method="DELETE",
-        path="/api/v1/api-keys/{id}",
+    route(
+        "DELETE",
+        "/api/v1/api-keys/{id}",
+        revoke,
+        "Refuse a key from now on.",
+        Revoked,
         scope=Scope.ADMIN,
-        handler=revoke,
-        summary="Refuse a key from now on.",
         query=ReasonQuery,
-        answer=Revoked,
     ),
-    Route(
-        method="GET",
-        path="/api/v1/namespaces",
-        scope=Scope.VIEWER,
-        handler=list_namespaces,
-        summary="The namespaces that the credential may see.",
-        answer=Namespaces,
-    ),
+    route("GET", "/api/v1/namespaces", list_namespaces, "The namespaces that the credential may see.", Namespaces),
 )

@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from batuta.authoring.client.idempotency import IdempotencyPage
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 
 
 class IdempotencyQuery(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -36,22 +36,20 @@ async def delete_idempotency_key(call: Call) -> DeletedKey:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/idempotency",
-        scope=Scope.VIEWER,
-        handler=list_idempotency_keys,
-        summary="Idempotency keys and their states.",
+    route(
+        "GET",
+        "/api/v1/idempotency",
+        list_idempotency_keys,
+        "Idempotency keys and their states.",
+        IdempotencyPage,
         query=IdempotencyQuery,
-        answer=IdempotencyPage,
     ),
-    Route(
-        method="DELETE",
-        path="/api/v1/idempotency",
-        scope=Scope.OPERATOR,
-        handler=delete_idempotency_key,
-        summary="Delete an idempotency key: the next request with it is carried out.",
+    route(
+        "DELETE",
+        "/api/v1/idempotency",
+        delete_idempotency_key,
+        "Delete an idempotency key: the next request with it is carried out.",
+        DeletedKey,
         query=DeleteKeyQuery,
-        answer=DeletedKey,
     ),
 )

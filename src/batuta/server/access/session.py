@@ -9,7 +9,7 @@ from msgspec import Struct
 from batuta.server.access.check import EVERY_NAMESPACE, Admission
 from batuta.server.access.sign_in import COOKIE, SESSION_SECONDS, principal_of
 from batuta.server.http.call import Answer, Call, Principal, Refused
-from batuta.server.http.routing import Repeat, Route, Scope
+from batuta.server.http.routing import Repeat, Scope, route
 
 
 class PrincipalDocument(Struct, kw_only=True):
@@ -100,33 +100,25 @@ async def show(call: Call) -> SessionDocument:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/session",
+    route(
+        "GET",
+        "/api/v1/session",
+        show,
+        "The signed-in user, and the token that changes need.",
+        SessionDocument,
         scope=Scope.PUBLIC,
-        handler=show,
-        summary="The signed-in user, and the token that changes need.",
-        answer=SessionDocument,
         namespaced=False,
     ),
-    Route(
-        method="POST",
-        path="/api/v1/session",
+    route(
+        "POST",
+        "/api/v1/session",
+        sign_in,
+        "Sign in with a key.",
+        SessionDocument,
         scope=Scope.PUBLIC,
-        handler=sign_in,
-        summary="Sign in with a key.",
         body=SignInBody,
         repeat=Repeat.FREE,
-        answer=SessionDocument,
         namespaced=False,
     ),
-    Route(
-        method="DELETE",
-        path="/api/v1/session",
-        scope=Scope.PUBLIC,
-        handler=sign_out,
-        summary="Sign out.",
-        status=204,
-        namespaced=False,
-    ),
+    route("DELETE", "/api/v1/session", sign_out, "Sign out.", None, scope=Scope.PUBLIC, status=204, namespaced=False),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Any
+from functools import partial
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ from batuta.flows.models import RunStatus, Workflow
 from batuta.server.flows.events import EventDocuments, EventQuery, list_events
 from batuta.server.flows.runs import ApprovalPage, FailedQuery, FlowRunDocument, approvals, whole
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 
 _FLOWS, _RUNS = 100, 5
 
@@ -126,16 +126,12 @@ async def run(call: Call) -> FlowRunView:
     return FlowRunView(whole(view), workflow)
 
 
-def _route(path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
-    given: dict[str, Any] = {"method": "GET", "scope": Scope.VIEWER, "payloads": True} | more
-    return Route(path=f"/api/v1/{path}", handler=handler, summary=summary, answer=answer, **given)
-
-
+_route = partial(route, "GET", payloads=True)
 ROUTES = (
-    _route("flows", flows, "Flows with their versions and last runs.", FlowsPage, query=FlowQuery),
+    _route("/api/v1/flows", flows, "Flows with their versions and last runs.", FlowsPage, query=FlowQuery),
     # no payload, but a document: an editor saves what it was shown
-    _route("flows/{id}", flow, "A version of a flow, with its last runs.", FlowPage, payloads=False),
-    _route("flow-runs/{id}", run, "A run of a flow, with the flow that it follows.", FlowRunView),
-    _route("flow-events", list_events, "Events, as a page shows them.", EventDocuments, query=EventQuery),
-    _route("flow-approvals", approvals, "Approvals, as a page shows them.", ApprovalPage, query=FailedQuery),
+    _route("/api/v1/flows/{id}", flow, "A version of a flow, with its last runs.", FlowPage, payloads=False),
+    _route("/api/v1/flow-runs/{id}", run, "A run of a flow, with the flow that it follows.", FlowRunView),
+    _route("/api/v1/flow-events", list_events, "Events, as a page shows them.", EventDocuments, query=EventQuery),
+    _route("/api/v1/flow-approvals", approvals, "Approvals, as a page shows them.", ApprovalPage, query=FailedQuery),
 )

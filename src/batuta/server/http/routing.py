@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum, IntEnum
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -104,6 +105,10 @@ def route(method: str, path: str, handler: Any, summary: str, answer: Any, **mor
     changes = more.pop("changes", Scope.OPERATOR)
     scope = more.pop("scope", Scope.VIEWER if method == "GET" else changes)
     return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
+
+
+public = partial(route, "GET", scope=Scope.PUBLIC, namespaced=False)
+"""A route that everybody may read."""
 
 
 class _Node(Struct):

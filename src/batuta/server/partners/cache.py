@@ -12,7 +12,7 @@ from batuta.cache import CacheBackend, CacheInfo, EntityUse, RedisCache, RedisOp
 from batuta.cache.uses import uses_of
 from batuta.clock import SystemClock
 from batuta.server.http.call import Call
-from batuta.server.http.routing import Route, Scope
+from batuta.server.http.routing import route
 
 log = logging.getLogger("batuta.cache")
 
@@ -76,12 +76,7 @@ async def show(call: Call) -> CacheDocument:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/cache",
-        scope=Scope.VIEWER,
-        handler=show,
-        summary="The Redis of the application: memory, evictions, hits by entity.",
-        answer=CacheDocument,
+    route(
+        "GET", "/api/v1/cache", show, "The Redis of the application: memory, evictions, hits by entity.", CacheDocument
     ),
 )
