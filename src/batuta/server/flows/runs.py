@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, UnsetType, field, json, structs
 
 from batuta.errors import FlowConflict, InvalidInput
-from batuta.flows.calls.history import Entity
+from batuta.flows.calls.flows import Entity
 from batuta.flows.models import AuditLog, LogLevel, Run, RunLog, RunStatus, StepRun
 from batuta.flows.views import FlowRun as RunView
 from batuta.server.http.call import Answer, Call, check_wait
