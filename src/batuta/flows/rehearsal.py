@@ -21,7 +21,7 @@ from batuta.flows.host import ActionRequest, AiRequest, ApprovalRequest, Mark
 from batuta.flows.interpreter import Interpreter
 from batuta.flows.models import Event, FlowStart, RunStatus, StepStatus
 from batuta.flows.program import FlowFailed, Prepared, prepare
-from batuta.flows.secrets import MARK
+from batuta.flows.secrets import MARK, with_text
 
 MOST_STEPS: Final = 5_000
 _LONGEST: Final = 10.0
@@ -247,16 +247,7 @@ def _shown(request: ActionRequest) -> dict[str, Any]:
     sent: dict[str, Any] = {name: value for name, value in request.request.items() if value not in ("", {})}
     for gap in request.gaps:
         text = "".join(piece if isinstance(piece, str) else f"{MARK}{'/'.join(piece)}" for piece in gap.pieces)
-        sent = _put(sent, gap.path, text)
+        sent = with_text(sent, gap.path, text)
     more = {"method": request.method if request.request.get("url") or request.gaps else "", "topic": request.topic}
     more |= {"workflow": request.workflow, "id": request.id, "signal": request.signal}
     return {name: value for name, value in more.items() if value} | sent
-
-
-def _put(value: Any, path: Sequence[str | int], text: str) -> Any:
-    if not path:
-        return text
-    if isinstance(value, list):
-        return [_put(part, path[1:], text) if place == path[0] else part for place, part in enumerate(value)]
-    value = value if isinstance(value, dict) else {}
-    return {**value, path[0]: _put(value.get(path[0]), path[1:], text)}

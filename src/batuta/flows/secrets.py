@@ -11,7 +11,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from batuta.errors import BatutaError, InvalidInput
 from batuta.flows.expressions import Value, as_text, compile_template, compile_url, measured
 from batuta.flows.faults import Fault
 from batuta.flows.stored_secrets import stored_secret
-from batuta.flows.values import is_number, texts_of
+from batuta.flows.values import is_number, placed_texts, texts_of
 
 MARK: Final = "secret://"
 REFERENCE = re.compile(r"secret://([a-z]{1,20})/([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})")
@@ -109,17 +109,18 @@ class Secrets:
                 else:
                     used.append(await self.value(piece[0], piece[1]))
                     pieces.append(used[-1])
-            request = _with(request, gap.path, "".join(pieces))
+            request = with_text(request, gap.path, "".join(pieces))
         return request, used
 
 
-def _with(value: Any, path: list[str | int], text: str) -> Any:
+def with_text(value: Any, path: Sequence[str | int], text: str) -> Any:
+    """A copy of the value with the text at that place."""
     if not path:
         return text
     first, rest = path[0], path[1:]
     if isinstance(value, list):
-        return [_with(part, rest, text) if place == first else part for place, part in enumerate(value)]
-    return {**value, first: _with(value[first], rest, text)}
+        return [with_text(part, rest, text) if place == first else part for place, part in enumerate(value)]
+    return {**value, first: with_text(value.get(first), rest, text)}
 
 
 def hide(value: Any, secrets: Iterable[str]) -> Any:
@@ -170,30 +171,20 @@ def secret_faults(template: Any, path: str) -> list[Fault]:
     ]
 
 
-def _texts(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    if isinstance(value, str):
-        if MARK in value:
-            yield path, value
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _texts(part, (*path, key))
-    elif isinstance(value, list):
-        for place, part in enumerate(value):
-            yield from _texts(part, (*path, place))
-
-
 def compile_gaps(template: dict[str, Any]) -> tuple[Value, Callable[[Mapping[str, Any]], list[Gap]]]:
     """What gives the request without its references, and what gives the gaps with their other expressions evaluated.
     Raises InvalidInput."""
     made: list[tuple[tuple[str | int, ...], list[Any]]] = []
-    for path, text in _texts(template, ()):
+    for path, text in placed_texts(template):
+        if MARK not in text:
+            continue
         pieces: list[Any] = []
         position = 0
         for match in REFERENCE.finditer(text):
             pieces += [_compiled(path, text[position : match.start()]), [match[1], match[2]]]
             position = match.end()
         made.append((path, [*pieces, _compiled(path, text[position:])]))
-        template = _with(template, list(path), "")
+        template = with_text(template, path, "")
 
     if isinstance(url := template.get("url"), str):
         template = {name: value for name, value in template.items() if name != "url"}

@@ -56,16 +56,22 @@ def look_up(value: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
-def texts_of(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """All texts in a JSON value, each after its path: `body.items[0].name`."""
+def placed_texts(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """All texts in a JSON value, each after the keys and places that lead to it."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from texts_of(part, f"{path}.{key}" if path else str(key))
+            yield from placed_texts(part, (*path, key))
     elif isinstance(value, list):
         for place, part in enumerate(value):
-            yield from texts_of(part, f"{path}[{place}]")
+            yield from placed_texts(part, (*path, place))
+
+
+def texts_of(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The same with paths as people read them: `body.items[0].name`. `path`: that of the value."""
+    for parts, text in placed_texts(value):
+        yield path + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in parts), text
 
 
 def is_number(value: Any) -> bool:
