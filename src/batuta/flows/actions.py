@@ -79,8 +79,7 @@ class Actions:
     @activity(name="flow.action")
     async def act(self, request: ActionRequest) -> ActionResult:
         """A webhook, an HTTP request or a message. Without a `url` nothing is sent."""
-        key = activity_info().key
-        step_run_id = step_run_id_of(key)
+        step_run_id = step_run_id_of(activity_info().key)
         filled, used = await self._secrets.fill(request.request, request.gaps)
         try:
             if request.action_type == "publish":
@@ -99,8 +98,7 @@ class Actions:
     async def _send(
         self, request: ActionRequest, filled: dict[str, Any], step_run_id: str, used: list[str]
     ) -> ActionResult:
-        body = filled["body"]
-        data = b"" if request.method in ("GET", "HEAD") else _body(body)
+        data = b"" if request.method in ("GET", "HEAD") else _body(filled["body"])
         headers = {"Content-Type": "application/json", **_texts(filled["headers"]), IDEMPOTENCY_HEADER: step_run_id}
         if filled.get("sign"):
             headers |= sign_webhook([filled["sign"]], step_run_id, int(activity_info().started_at.timestamp()), data)

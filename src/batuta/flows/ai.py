@@ -43,28 +43,19 @@ class _Budget:
     def __init__(self, request: AiRequest) -> None:
         self._until = time.monotonic() + request.budget
         self.tokens = request.max_tokens
-        self.calls = 0
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
+        self.usage = {"calls": 0, "promptTokens": 0, "completionTokens": 0}
 
     @property
     def seconds(self) -> float:
         return self._until - time.monotonic()
 
     def spend(self, usage: Any) -> None:
-        self.calls += 1
+        self.usage["calls"] += 1
         if isinstance(usage, dict):
-            self.prompt_tokens += _count(usage.get("prompt_tokens"))
             answer = _count(usage.get("completion_tokens"))
-            self.completion_tokens += answer
+            self.usage["promptTokens"] += _count(usage.get("prompt_tokens"))
+            self.usage["completionTokens"] += answer
             self.tokens -= answer
-
-    def shown(self) -> dict[str, int]:
-        return {
-            "calls": self.calls,
-            "promptTokens": self.prompt_tokens,
-            "completionTokens": self.completion_tokens,
-        }
 
 
 def _count(value: Any) -> int:
@@ -88,13 +79,13 @@ async def answer_of(
         return _fallback(request, budget, f"no usable answer within {request.budget:g} s")
     except (_Unusable, BatutaError) as error:
         return _fallback(request, budget, str(error))
-    return {"fallbackUsed": False, "fallback": request.fallback, "data": data, "usage": budget.shown()}
+    return {"fallbackUsed": False, "fallback": request.fallback, "data": data, "usage": budget.usage}
 
 
 def _fallback(request: AiRequest, budget: _Budget | None = None, why: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {"fallbackUsed": True, "fallback": request.fallback, "data": request.input}
     if budget is not None:
-        found |= {"usage": budget.shown(), "reason": why[:500]}
+        found |= {"usage": budget.usage, "reason": why[:500]}
     return found
 
 

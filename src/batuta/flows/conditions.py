@@ -110,10 +110,13 @@ def paths_of(rule: object) -> list[tuple[str, ...]]:
     if not isinstance(rule, Mapping):
         return []
     if "field" in rule:
-        path = parse_path(rule["field"])
-        return [path if path[0] in ROOTS else ("event", "payload", *path)]
+        return [_from_root(parse_path(rule["field"]))]
     parts = [part for value in rule.values() for part in (value if isinstance(value, list) else [value])]
     return [path for part in parts for path in paths_of(part)]
+
+
+def _from_root(path: tuple[str, ...]) -> tuple[str, ...]:
+    return path if path[0] in ROOTS else ("event", "payload", *path)
 
 
 class _Compiler:
@@ -184,8 +187,8 @@ def _unfit_value(operator: str, wanted: Any) -> str | None:
 
 def _comparison(where: tuple[str, ...], operator: str, wanted: Any) -> Condition:
     denied = operator in _DENIALS
+    path = _from_root(where)
     test = _TESTS[_DENIALS.get(operator, operator)]
-    path = where if where[0] in ROOTS else ("event", "payload", *where)
     missing = denied if operator not in ("is_empty", "is_not_empty") else operator == "is_empty"
 
     def compare(scope: Mapping[str, Any]) -> bool:

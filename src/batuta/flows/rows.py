@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from msgspec import json
@@ -31,7 +30,6 @@ def payload_of(row: EventRow) -> dict[str, Any]:
 
 
 def event_view(row: EventRow, tenant_id: str, payload: dict[str, Any]) -> Event:
-    created: datetime = as_datetime(row.created_at)
     return Event(
         id=str(row.event_id),
         tenant_id=tenant_id,
@@ -39,7 +37,7 @@ def event_view(row: EventRow, tenant_id: str, payload: dict[str, Any]) -> Event:
         payload=payload,
         source=row.source,
         external_id=row.external_id,
-        created_at=created,
+        created_at=as_datetime(row.created_at),
     )
 
 

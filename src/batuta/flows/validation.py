@@ -176,19 +176,19 @@ class _Walker:
 
     def value(self, kind: Any, value: Any, path: str) -> Any:
         bare, metas = _bare(kind)
-        if get_origin(bare) in (UnionType, Union) and frozenset(get_args(bare)) != _STEP:
-            options = get_args(bare)
+        options = get_args(bare)
+        if frozenset(options) == _STEP:
+            return self._step(value, path)
+        if get_origin(bare) in (UnionType, Union):
             if value is None and type(None) in options:
                 return None
             inner = [one for one in options if one is not type(None)]
             if len(inner) == 1:
                 return self.value(inner[0], value, path)
-        if frozenset(get_args(bare)) == _STEP:
-            return self._step(value, path)
         if isinstance(bare, type) and issubclass(bare, Struct):
             return self.struct(bare, value, path)
-        if get_origin(bare) is list and _has_structs(get_args(bare)[0]):
-            return self._list(get_args(bare)[0], metas, value, path)
+        if get_origin(bare) is list and _has_structs(options[0]):
+            return self._list(options[0], metas, value, path)
         return self._leaf(kind, metas, value, path)
 
     def _list(self, kind: Any, metas: list[Meta], value: Any, path: str) -> Any:
@@ -300,7 +300,10 @@ class _Walker:
         except (BatutaError, RecursionError) as error:
             before = len(self.faults)
             for at, text in () if isinstance(error, RecursionError) else texts_of(value, path):
-                self._template_text(text, at)
+                try:
+                    compile_template(text, at)
+                except BatutaError as own:
+                    self._refuse(at, _without(str(own), at), _EXPRESSIONS)
             if len(self.faults) == before:  # all of it together is too much
                 self._refuse(path, _without(str(error), path), _EXPRESSIONS)
             return False
@@ -311,12 +314,6 @@ class _Walker:
             self._refuse(path, "a secret may not stand here", hint)
             return False
         return True
-
-    def _template_text(self, text: str, path: str) -> None:
-        try:
-            compile_template(text, path)
-        except BatutaError as error:
-            self._refuse(path, _without(str(error), path), _EXPRESSIONS)
 
 
 # -- types and words

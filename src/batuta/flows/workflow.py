@@ -180,8 +180,7 @@ class DurableHost:
 
     async def _ask_by_token(self, one: Prepared, request: ApprovalRequest) -> Any:
         current_saga.set(None)  # of this task alone: a saga would wait for an answer that never comes
-        options = ActivityOptions(retry=one.retry)
-        return await call("flow.approval", request, options=options)
+        return await call("flow.approval", request, options=ActivityOptions(retry=one.retry))
 
     def _may_decide(self, decision: Decision) -> None:
         waiting = self._asked.get(decision.step, {})
@@ -237,7 +236,8 @@ class DurableHost:
         scope = self._current()
         if scope is None:
             raise FlowFailed(f"the compensation {one.key!r} belongs to no block")
-        scope.saga(Actions.act.with_options(**_shared(self._options(one))), request)
+        options = self._options(one)
+        scope.saga(Actions.act.with_options(retry=options.retry, timeout=options.timeout), request)
         scope.requests.append((one.key, request))
 
     def undoes(self) -> list[Any]:
@@ -296,10 +296,6 @@ _scope: Final[ContextVar[_Scope | None]] = ContextVar("batuta_flow_scope", defau
 @lru_cache(maxsize=1_024)
 def _options(retry: Any, timeout: float | None, queue: str) -> ActivityOptions:
     return ActivityOptions(retry=retry, timeout=timeout, queue=queue or None)
-
-
-def _shared(options: ActivityOptions) -> dict[str, Any]:
-    return {"retry": options.retry, "timeout": options.timeout}
 
 
 def _decision(given: Any) -> dict[str, Any]:

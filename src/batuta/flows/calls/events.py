@@ -198,17 +198,14 @@ class Events:
 
     def view(self, row: EventRow) -> Event:
         """Raises PayloadSealed."""
-        return self._view(row, payload_of(row))
+        return event_view(row, self._backend.namespace, payload_of(row))
 
     def _listed(self, row: EventRow) -> Event:
         """For lists: the payload of one that cannot be read says why."""
         try:
             return self.view(row)
         except PayloadSealed as error:
-            return self._view(row, {"unreadable": str(error)})
-
-    def _view(self, row: EventRow, payload: dict[str, Any]) -> Event:
-        return event_view(row, self._backend.namespace, payload)
+            return event_view(row, self._backend.namespace, {"unreadable": str(error)})
 
 
 def _text(name: str, given: object, longest: int) -> str:

@@ -123,9 +123,14 @@ async def _runs(client: Client, last: Description, most: int) -> list[RunId]:
     return found[:most]
 
 
-def _as_it_was(later: Description, found: Any) -> Description:
-    """The run of this timeline: its description is that of the last try."""
-    return msgspec.structs.replace(
+async def _link(handle: Any) -> Link:
+    return Link(await handle.describe(), await handle.journal(), await handle.attempts())
+
+
+async def _past(handle: Any, later: Description) -> Link:
+    """A run that another one went on from: its description and its attempts would be those of the last run."""
+    found = await handle.timeline()
+    description = msgspec.structs.replace(
         later,
         run_id=found.run_id,
         state=found.state,
@@ -134,17 +139,8 @@ def _as_it_was(later: Description, found: Any) -> Description:
         closed_at=found.closed_at,
         forked_from=found.forked_from,
     )
-
-
-async def _link(handle: Any) -> Link:
-    return Link(await handle.describe(), await handle.journal(), await handle.attempts())
-
-
-async def _past(handle: Any, later: Description) -> Link:
-    """A run that another one went on from: its description and its attempts would be those of the last run."""
-    found = await handle.timeline()
     attempts = [attempt for step in found.steps for attempt in step.attempts]
-    return Link(_as_it_was(later, found), await handle.journal(), attempts)
+    return Link(description, await handle.journal(), attempts)
 
 
 def _goes_on(journal: Sequence[JournalLine]) -> bool:
