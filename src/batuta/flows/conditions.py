@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from batuta.errors import BatutaError, InvalidInput
-from batuta.flows.values import MISSING, look_up, order, parse_path, same
+from batuta.flows.values import MISSING, ROOTS, look_up, order, parse_path, same
 
 Condition = Callable[[Mapping[str, Any]], bool]
 """Is given the scope: `event`, `context`, `steps`."""
 
 DEEPEST: Final = 50
 MOST_RULES: Final = 1_000
-ROOTS: Final = ("event", "context", "steps")
 _RULE_KEYS = {"field", "operator", "value"}
 
 

@@ -27,7 +27,7 @@ from urllib.parse import quote
 import msgspec
 
 from batuta.errors import InvalidInput
-from batuta.flows.values import MISSING, is_number, look_up, parse_path
+from batuta.flows.values import MISSING, ROOTS, is_number, look_up, parse_path
 
 Value = Callable[[Mapping[str, Any]], Any]
 """Is given the scope: `event`, `context`, `steps`. Raises ExpressionError."""
@@ -42,7 +42,6 @@ LARGEST_RESULT: Final = 256 * 1024
 LARGEST_NUMBER: Final = 10**15
 MOST_WORK: Final = 16 * 1024 * 1024
 """Characters that all expressions of one template give, and that their functions read."""
-ROOTS: Final = ("event", "context", "steps")
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)(?![\w.])
@@ -248,7 +247,7 @@ class _Parser:
         if kind != "name":
             self._next -= 1
             raise self._unexpected()
-        if self._next < len(self._tokens) and self._tokens[self._next] == ("sign", "("):
+        if self._is("("):
             return self._call(text, depth)
         if text in _WORDS:
             return _constant(_WORDS[text])
@@ -280,10 +279,9 @@ class _Parser:
             raise InvalidInput(f"{self._what}: unknown function {name!r}; known: {known}")
         self._next += 1
         args: list[Value] = []
-        if not self._is(")"):
-            args.append(self._expression(depth + 1))
         while not self._is(")"):
-            self._expect(",")
+            if args:
+                self._expect(",")
             args.append(self._expression(depth + 1))
         self._expect(")")
         least, most = (2, 2) if name == "default" else FUNCTIONS[name][:2]

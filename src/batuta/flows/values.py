@@ -17,6 +17,8 @@ from batuta.errors import InvalidInput
 
 LONGEST_PATH: Final = 500
 DEEPEST_PATH: Final = 50
+ROOTS: Final = ("event", "context", "steps")
+"""With which the paths of flows begin."""
 
 
 class Missing:

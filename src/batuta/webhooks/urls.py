@@ -75,7 +75,10 @@ def _host(text: str) -> str:
             raise InvalidURL("the host of a webhook's address is not an IPv6 address")
         return host
     if not host.isascii():
-        host = _to_ascii(host)
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError as error:
+            raise InvalidURL(f"the host of a webhook's address is no international domain name: {error}") from None
     host = host.removesuffix(".")
     if _HOST.match(host) is None or len(host) > 253 or any(len(label) > 63 for label in host.split(".")):
         raise InvalidURL("the host of a webhook's address is not a host name")
@@ -83,10 +86,3 @@ def _host(text: str) -> str:
     if _NUMBER.match(host.rpartition(".")[2]) and _IPV4.match(host) is None:
         raise InvalidURL("the host of a webhook's address is a number: write an IPv4 address as 203.0.113.7")
     return host
-
-
-def _to_ascii(host: str) -> str:
-    try:
-        return host.encode("idna").decode()
-    except UnicodeError as error:
-        raise InvalidURL(f"the host of a webhook's address is no international domain name: {error}") from None
