@@ -236,7 +236,5 @@ def dashboard(
     """
     if not isinstance(client, Batuta):
         raise InvalidInput(f"{client!r} is no client: give what `async with batuta.connect(...) as client` gives")
-    namespace = client.namespace.name
-    ways = [FromApp(namespace, authenticate)]
-    server = Server(client, ways=ways, secret=secret, metrics=metrics, pages=pages)
-    return server.routed()
+    ways = [FromApp(client.namespace.name, authenticate)]
+    return Server(client, ways=ways, secret=secret, metrics=metrics, pages=pages).routed()

@@ -180,14 +180,15 @@ def _rest(body: B, began: datetime) -> B:
 
 async def _reprocess(client: Batuta, body: ReprocessBody, operation: Operation) -> None:
     which, options = _which(body)
-    how: dict[str, Any] = {
-        "mode": body.mode,
-        "input": body.input,
-        "rate": body.rate,
-        "reason": body.reason,
-        "dry_run": body.dry_run,
-    }
-    done: Reprocessed = await client.dead_letters.reprocess(*which, **how, **options)
+    done: Reprocessed = await client.dead_letters.reprocess(
+        *which,
+        mode=body.mode,
+        input=body.input,
+        rate=body.rate,
+        reason=body.reason,
+        dry_run=body.dry_run,
+        **options,
+    )
     operation.matched, operation.done = done.matched, done.reprocessed
     operation.refused, operation.result = done.refused, done
 

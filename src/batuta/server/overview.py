@@ -159,23 +159,22 @@ def _bars_of(name: str, kind: str, runs: Sequence[Description]) -> WorkflowBars:
     return WorkflowBars(
         name=name,
         kind=kind,
-        last=[_bar(run) for run in runs[:_BARS]],
+        last=[
+            Bar(
+                id=run.id,
+                run_id=run.run_id,
+                state=run.state,
+                created_at=run.created_at,
+                closed_at=run.closed_at,
+                seconds=_seconds(run),
+            )
+            for run in runs[:_BARS]
+        ],
         open=sum(run.state not in CLOSED for run in runs),
         completed=sum(run.state is RunState.COMPLETED for run in runs),
         failed=sum(run.state in _BAD for run in runs),
         p50=p50,
         p95=p95,
-    )
-
-
-def _bar(run: Description) -> Bar:
-    return Bar(
-        id=run.id,
-        run_id=run.run_id,
-        state=run.state,
-        created_at=run.created_at,
-        closed_at=run.closed_at,
-        seconds=_seconds(run),
     )
 
 

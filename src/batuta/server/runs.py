@@ -216,7 +216,7 @@ async def view(call: Call) -> dict[str, Any]:
     kind = "job" if run.kind is RunKind.JOB else "workflow"
     takes, parent, children, forks = await asyncio.gather(
         call.client.workers.schema(run.workflow, run.version, kind=kind),
-        _parent(call, run),
+        described(call.client, run.parent),
         call.client.list(kind="any", limit=_CHILDREN, parent=run.run_id),
         _forks(call, run),
     )
@@ -233,10 +233,6 @@ async def _forks(call: Call, run: Description) -> list[Description]:
     made = [act.after["run_id"] for act in acts if act.run_id == str(run.run_id) and "run_id" in (act.after or {})]
     found = await asyncio.gather(*(described(call.client, run_id) for run_id in made))
     return [one for one in found if one is not None]
-
-
-async def _parent(call: Call, run: Description) -> Description | None:
-    return None if run.parent is None else await described(call.client, run.parent)
 
 
 async def journal(call: Call) -> Journal:

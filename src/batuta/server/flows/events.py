@@ -55,8 +55,7 @@ class EventDocuments(Struct):
 def _answer(call: Call, sent: Sent) -> Answer:
     outcome = "new" if sent.is_new else "repeated"
     call.server.metrics.event(EventAccepted(SystemClock().now() / SECOND, sent.event.tenant_id, outcome))
-    mark = UNSET if sent.is_new else True
-    body = SentFlowEvent(**structs.asdict(sent.event), idempotent=mark)
+    body = SentFlowEvent(**structs.asdict(sent.event), idempotent=UNSET if sent.is_new else True)
     headers = {"Location": f"{call.root}/api/events/{sent.event.id}"}
     return Answer(body=body, status=201 if sent.is_new else 200, headers=headers)
 

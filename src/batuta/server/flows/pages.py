@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from batuta.errors import UnknownFlow
 from batuta.flows.models import RunStatus, Workflow
@@ -80,7 +80,7 @@ async def flows(call: Call) -> FlowsPage:
             name=name,
             description=versions[0].description,
             trigger_type=_running(versions).trigger_type,
-            versions=[_version(one) for one in versions],
+            versions=convert(versions, list[VersionRow], from_attributes=True),
             runs=last,
         )
         for (name, versions), last in zip(by_name.items(), runs, strict=True)
@@ -94,27 +94,15 @@ def _running(versions: list[Workflow]) -> Workflow:
     return next(iter([*active, *(one for one in versions if one.published_at), *versions]))
 
 
-def _version(one: Workflow) -> VersionRow:
-    return VersionRow(
-        id=one.id,
-        version=one.version,
-        is_active=one.is_active,
-        published_at=one.published_at,
-        updated_at=one.updated_at,
-    )
-
-
 async def _last_runs(call: Call, workflow_id: str) -> list[LastRun]:
-    found = await call.client.flows.runs.last(workflow_id, _RUNS)
-    return [
-        LastRun(id=one.id, status=one.status, created_at=one.created_at, finished_at=one.finished_at) for one in found
-    ]
+    return convert(await call.client.flows.runs.last(workflow_id, _RUNS), list[LastRun], from_attributes=True)
 
 
 async def flow(call: Call) -> FlowPage:
     workflow = await call.client.flows.get(call.id)
     page = await call.client.flows.list(name=workflow.name, limit=_FLOWS)
-    return FlowPage(workflow, [_version(one) for one in page.workflows], await _last_runs(call, workflow.id))
+    versions = convert(page.workflows, list[VersionRow], from_attributes=True)
+    return FlowPage(workflow, versions, await _last_runs(call, workflow.id))
 
 
 async def run(call: Call) -> FlowRunView:

@@ -124,10 +124,10 @@ async def find_run(client: Batuta, id: str) -> Handle[Any]:
         raise
 
 
-async def described(client: Batuta, run_id: UUID | str) -> Description | None:
+async def described(client: Batuta, run_id: UUID | str | None) -> Description | None:
     """None: there is no such run, or not any more."""
     try:
-        return await (await client.get_run(run_id)).describe()
+        return None if run_id is None else await (await client.get_run(run_id)).describe()
     except UnknownRun:
         return None
 
