@@ -22,7 +22,7 @@ from batuta.names import check_name
 from batuta.redaction import Redactor, from_env
 from batuta.serde import MAX_PAYLOAD
 from batuta.server import bulk, dead_letters, openapi
-from batuta.server.access.check import EVERY_NAMESPACE, AccessCheck, Decide, FromApp, Recognise
+from batuta.server.access.check import EVERY_NAMESPACE, AccessCheck, Decide, FromApp, Recognise, Signer
 from batuta.server.access.request_limits import COSTLY_RATE, CostlyRequests
 from batuta.server.access.sign_in import Credentials, LoopbackWithoutKeys
 from batuta.server.http.call import Principal, Refused
@@ -71,12 +71,11 @@ class Server:
         self.table = (*table, *own, *(route for page in self.pages for route in page.routes()))
         self.max_payload = max_payload
         self._routes = [page for page in pages if not isinstance(page, Page | Route)]
-        self.credentials = Credentials(client) if ways is None else None
+        self.signer = Signer(secret)
+        self.credentials = Credentials(client, self.signer) if ways is None else None
         if self.credentials is not None:
             ways = [self.credentials, LoopbackWithoutKeys(self.credentials)]
-        self.auth = AccessCheck(list(ways or ()), secret, CostlyRequests(costly_rate or COSTLY_RATE))
-        if self.credentials is not None:
-            self.credentials.bind(self.auth)
+        self.auth = AccessCheck(list(ways or ()), self.signer, CostlyRequests(costly_rate or COSTLY_RATE))
         self.metrics = Metrics() if metrics is None else metrics
         self.operations = OperationBook((bulk.TASK, dead_letters.REPROCESS, dead_letters.DISCARD), client, self._of)
         self.live = LiveFeeds()

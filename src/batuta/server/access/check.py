@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 from starlette.requests import Request
 
-from batuta.server.access.request_limits import COSTLY_RATE, CostlyRequests
+from batuta.server.access.request_limits import CostlyRequests
 from batuta.server.http.call import Principal, Refused
 from batuta.server.http.routing import Route, Scope
 
@@ -43,15 +43,30 @@ class Recognise(Protocol):
         ...
 
 
+class Signer:
+    """Signs sessions, and the CSRF tokens that are bound to them."""
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self._secret = secret or secrets.token_bytes(32)
+
+    def csrf_token(self, session: str) -> str:
+        return hmac.digest(self._secret, f"csrf {session}".encode(), "sha256").hex()
+
+    def sign(self, text: str) -> str:
+        """The text with a signature that only this server can make."""
+        return f"{text}.{hmac.digest(self._secret, f'session {text}'.encode(), 'sha256').hex()}"
+
+    def unsign(self, signed: str) -> str | None:
+        """The text, if its signature is ours."""
+        text, _, _ = signed.rpartition(".")
+        return text if text and hmac.compare_digest(self.sign(text).encode(), signed.encode()) else None
+
+
 class AccessCheck:
     """Asks each way in turn; the first that knows the request decides."""
 
-    def __init__(
-        self, ways: list[Recognise], secret: bytes | None = None, costly: CostlyRequests | None = None
-    ) -> None:
-        self._ways = ways
-        self._costly = costly or CostlyRequests(COSTLY_RATE)
-        self._secret = secret or secrets.token_bytes(32)
+    def __init__(self, ways: list[Recognise], signer: Signer, costly: CostlyRequests) -> None:
+        self._ways, self._signer, self._costly = ways, signer, costly
 
     async def admission(self, request: Request) -> Admission | None:
         for way in self._ways:
@@ -74,27 +89,15 @@ class AccessCheck:
         self._costly.admit(found.principal, route)
         return found.principal
 
-    def csrf_token(self, session: str) -> str:
-        return hmac.digest(self._secret, f"csrf {session}".encode(), "sha256").hex()
-
     def check_csrf(self, request: Request, session: str) -> None:
         """Raises Refused."""
         given = request.headers.get(CSRF_HEADER, "")
-        if not hmac.compare_digest(given.encode(), self.csrf_token(session).encode()):
+        if not hmac.compare_digest(given.encode(), self._signer.csrf_token(session).encode()):
             raise Refused(
                 403,
                 "csrf_failed",
                 f"the header {CSRF_HEADER} is missing or wrong: take it from GET /api/v1/session, or send an API key",
             )
-
-    def sign(self, text: str) -> str:
-        """The text with a signature that only this server can make."""
-        return f"{text}.{hmac.digest(self._secret, f'session {text}'.encode(), 'sha256').hex()}"
-
-    def unsign(self, signed: str) -> str | None:
-        """The text, if its signature is ours."""
-        text, _, _ = signed.rpartition(".")
-        return text if text and hmac.compare_digest(self.sign(text).encode(), signed.encode()) else None
 
 
 def check_local(request: Request) -> None:

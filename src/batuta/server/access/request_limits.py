@@ -64,9 +64,9 @@ class CostlyRequests:
     """Limits administration and changes of many runs, by key and by namespace. Only keys are counted: this machine
     without a key, and the users of an application that the server is mounted in, are not."""
 
-    def __init__(self, rate: Rate, clock: Clock | None = None) -> None:
+    def __init__(self, rate: Rate) -> None:
         self._rate = rate
-        self._windows = Windows(clock or SystemClock(), rate.per)
+        self._windows = Windows(SystemClock(), rate.per)
 
     def admit(self, principal: Principal, route: Route) -> None:
         """Raises Refused when there were too many."""

@@ -51,7 +51,7 @@ async def session_document(call: Call, found: Admission | None) -> SessionDocume
     return SessionDocument(
         authenticated=found is not None,
         sign_in=await call.server.sign_in(),
-        csrf_token=None if found is None else call.server.auth.csrf_token(found.session),
+        csrf_token=None if found is None else call.server.signer.csrf_token(found.session),
         principal=None if found is None else principal_document(found.principal),
         namespace=own if found is None or found.principal.namespace == EVERY_NAMESPACE else found.principal.namespace,
         version=version("batuta"),

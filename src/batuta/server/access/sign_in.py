@@ -15,7 +15,7 @@ from batuta.clock import SECOND, Clock, SystemClock
 from batuta.errors import StoreUnavailable
 from batuta.journal.server.api_keys import digest_of
 from batuta.journal.server.documents import ENDED_SESSIONS
-from batuta.server.access.check import EVERY_NAMESPACE, AccessCheck, Admission, check_local
+from batuta.server.access.check import EVERY_NAMESPACE, Admission, Signer, check_local
 from batuta.server.access.request_limits import WrongKeys
 from batuta.server.http.call import Principal, Refused
 from batuta.server.http.routing import SCOPES, Scope
@@ -55,18 +55,13 @@ class Known(OrderedDict[str, tuple[float, T]]):
 class Credentials:
     """Keys and sessions."""
 
-    def __init__(self, client: Batuta, clock: Clock | None = None) -> None:
-        self._client, self._keys, self._clock = client, client.api_keys, clock or SystemClock()
+    def __init__(self, client: Batuta, signer: Signer) -> None:
+        self._client, self._keys, self._signer, self._clock = client, client.api_keys, signer, SystemClock()
         self._by_digest: Known[ApiKey | None] = Known(self._clock)
         self._by_id: Known[ApiKey | None] = Known(self._clock)
         self._is_ended: Known[bool] = Known(self._clock)
         self._any: Known[bool] = Known(self._clock)
         self._wrong = WrongKeys(self._clock)
-        self._check: AccessCheck | None = None
-
-    def bind(self, check: AccessCheck) -> None:
-        """The access check signs sessions."""
-        self._check = check
 
     async def any(self) -> bool:
         """Whether there is a key at all."""
@@ -110,7 +105,7 @@ class Credentials:
 
     def _read(self, cookie: str) -> tuple[str, int]:
         """The name of the session, and the microseconds that are left of it: 0 when the cookie is not ours."""
-        text = (None if self._check is None else self._check.unsign(cookie)) or ""
+        text = self._signer.unsign(cookie) or ""
         ends = text.partition(":")[2].partition(":")[0]
         return text, max(0, int(ends) * SECOND - self._clock.now()) if ends.isdecimal() else 0
 
@@ -127,9 +122,7 @@ class Credentials:
     def new_session(self, key: ApiKey) -> tuple[str, str]:
         """The cookie of a session, and what its CSRF token is bound to."""
         text = f"{key.id}:{self._clock.now() // SECOND + SESSION_SECONDS}:{secrets.token_hex(16)}"
-        if self._check is None:
-            raise RuntimeError("the credentials are bound to no access check")
-        return self._check.sign(text), text
+        return self._signer.sign(text), text
 
 
 class LoopbackWithoutKeys:
