@@ -37,31 +37,6 @@ class _Unusable(Exception):
     """No answer that can be used."""
 
 
-class _Budget:
-    """Tokens and time left."""
-
-    def __init__(self, request: AiRequest) -> None:
-        self._until = time.monotonic() + request.budget
-        self.tokens = request.max_tokens
-        self.usage = {"calls": 0, "promptTokens": 0, "completionTokens": 0}
-
-    @property
-    def seconds(self) -> float:
-        return self._until - time.monotonic()
-
-    def spend(self, usage: Any) -> None:
-        self.usage["calls"] += 1
-        if isinstance(usage, dict):
-            answer = _count(usage.get("completion_tokens"))
-            self.usage["promptTokens"] += _count(usage.get("prompt_tokens"))
-            self.usage["completionTokens"] += answer
-            self.tokens -= answer
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and 0 <= value < 10**9 else 0
-
-
 async def answer_of(
     request: AiRequest, api_key: str, endpoint: AiEndpoint | None, client: Callable[[], SafeHttpClient]
 ) -> dict[str, Any]:
@@ -70,35 +45,22 @@ async def answer_of(
     if not url:
         return _fallback(request)
     own = endpoint if endpoint is not None and not request.url else AiEndpoint(url=url)
-    budget = _Budget(request)
-    caller = _Caller(client(), own, api_key or own.api_key, request, budget)
+    conversation = _Conversation(client(), own, api_key or own.api_key, request)
     try:
-        async with asyncio.timeout(max(0.0, budget.seconds)):
-            data = await _converse(caller, request)
+        async with asyncio.timeout(request.budget):
+            data = await conversation.hold()
     except TimeoutError:
-        return _fallback(request, budget, f"no usable answer within {request.budget:g} s")
+        return _fallback(request, conversation.usage, f"no usable answer within {request.budget:g} s")
     except (_Unusable, BatutaError) as error:
-        return _fallback(request, budget, str(error))
-    return {"fallbackUsed": False, "fallback": request.fallback, "data": data, "usage": budget.usage}
+        return _fallback(request, conversation.usage, str(error))
+    return {"fallbackUsed": False, "fallback": request.fallback, "data": data, "usage": conversation.usage}
 
 
-def _fallback(request: AiRequest, budget: _Budget | None = None, why: str = "") -> dict[str, Any]:
+def _fallback(request: AiRequest, usage: dict[str, int] | None = None, why: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {"fallbackUsed": True, "fallback": request.fallback, "data": request.input}
-    if budget is not None:
-        found |= {"usage": budget.usage, "reason": why[:500]}
+    if usage is not None:
+        found |= {"usage": usage, "reason": why[:500]}
     return found
-
-
-async def _converse(caller: _Caller, request: AiRequest) -> Any:
-    messages, fault = _messages(request), ""
-    for _ in range(_ROUNDS):
-        text = await caller.ask(messages)
-        data, fault = checked(text, request.schema)
-        if not fault:
-            return data
-        repair = f"That does not fit: {fault}. Answer again, with the corrected JSON alone."
-        messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": repair}]
-    raise _Unusable(f"the answer does not fit the schema, also after a repair: {fault}")
 
 
 def _messages(request: AiRequest) -> list[dict[str, str]]:
@@ -154,18 +116,32 @@ def _without_fence(text: str) -> str:
     return bare
 
 
-class _Caller:
-    def __init__(
-        self, client: SafeHttpClient, endpoint: AiEndpoint, api_key: str, request: AiRequest, budget: _Budget
-    ) -> None:
-        self._client, self._endpoint, self._key = client, endpoint, api_key
-        self._request, self._budget = request, budget
+class _Conversation:
+    """Questions and answers, while there are tokens and time left."""
 
-    async def ask(self, messages: list[dict[str, str]]) -> str:
+    def __init__(self, client: SafeHttpClient, endpoint: AiEndpoint, api_key: str, request: AiRequest) -> None:
+        self._client, self._endpoint, self._key, self._request = client, endpoint, api_key, request
+        self._until = time.monotonic() + request.budget
+        self._tokens = request.max_tokens
+        self.usage = {"calls": 0, "promptTokens": 0, "completionTokens": 0}
+
+    async def hold(self) -> Any:
+        """What the model says, once it fits."""
+        messages, fault = _messages(self._request), ""
+        for _ in range(_ROUNDS):
+            text = await self._ask(messages)
+            data, fault = checked(text, self._request.schema)
+            if not fault:
+                return data
+            repair = f"That does not fit: {fault}. Answer again, with the corrected JSON alone."
+            messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": repair}]
+        raise _Unusable(f"the answer does not fit the schema, also after a repair: {fault}")
+
+    async def _ask(self, messages: list[dict[str, str]]) -> str:
         """One answer. Waits when it is asked to, as long as there is time."""
         pause = _FIRST_PAUSE
         while True:
-            if self._budget.tokens <= 0:
+            if self._tokens <= 0:
                 raise _Unusable(f"all {self._request.max_tokens:,} tokens are used")
             answer = await self._post(messages)
             if answer.status == 200:
@@ -173,13 +149,13 @@ class _Caller:
             if answer.status not in (408, 409, 425, 429) and answer.status < 500:
                 raise _Unusable(f"the endpoint answered {answer.status}")
             wait = _retry_after(answer) or pause
-            if wait >= self._budget.seconds:
+            if wait >= self._until - time.monotonic():
                 raise _Unusable(f"the endpoint answered {answer.status}, and there is no time left to wait")
             await asyncio.sleep(wait)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _post(self, messages: list[dict[str, str]]) -> HttpResponse:
-        body: dict[str, Any] = {"messages": messages, "max_tokens": self._budget.tokens}
+        body: dict[str, Any] = {"messages": messages, "max_tokens": self._tokens}
         if model := self._request.model or self._endpoint.model:
             body["model"] = model
         if self._request.temperature is not None:
@@ -197,12 +173,24 @@ class _Caller:
             found = msgspec.json.decode(answer.body)
             text = found["choices"][0]["message"]["content"]
         except (msgspec.DecodeError, RecursionError, KeyError, IndexError, TypeError):
-            self._budget.spend(None)
+            self._spend(None)
             raise _Unusable(_NO_BODY) from None
-        self._budget.spend(found.get("usage"))
+        self._spend(found.get("usage"))
         if not isinstance(text, str):
             raise _Unusable(_NO_BODY)
         return text
+
+    def _spend(self, usage: Any) -> None:
+        self.usage["calls"] += 1
+        if isinstance(usage, dict):
+            answer = _count(usage.get("completion_tokens"))
+            self.usage["promptTokens"] += _count(usage.get("prompt_tokens"))
+            self.usage["completionTokens"] += answer
+            self._tokens -= answer
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 10**9 else 0
 
 
 def _retry_after(answer: HttpResponse) -> float:
