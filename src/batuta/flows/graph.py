@@ -262,10 +262,8 @@ def references(step: StepBase) -> list[Reference]:
     return found + _config_references(getattr(step, "config", None), "config")
 
 
-def _config_references(config: Struct | None, at: str) -> list[Reference]:
+def _config_references(config: Struct, at: str) -> list[Reference]:
     """The paths in the templates of a config, and of the structs in it, but not in its blocks."""
-    if config is None:
-        return []
     found: list[Reference] = []
     for name, told in template_fields(type(config)):
         if is_given(value := getattr(config, name)):

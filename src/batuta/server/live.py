@@ -12,7 +12,7 @@ import logging
 import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from msgspec import Struct, json
@@ -84,10 +84,8 @@ class Feed:
 
     async def news(self, seconds: float) -> None:
         """Wait for a change, or for so long."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), seconds)
-        except TimeoutError:
-            pass
 
     async def _keep_looking(self) -> None:
         while True:

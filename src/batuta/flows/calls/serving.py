@@ -41,16 +41,6 @@ class Needs(Struct):
     topics: set[tuple[str, str]] = set()
     """Topic, and name of the flow."""
 
-    def of(self, row: FlowRow) -> None:
-        """Adds what an active flow needs. Raises PayloadSealed."""
-        trigger = starters.trigger_of(document_of(row))
-        if trigger is None:
-            return
-        if trigger.concurrency is not None and trigger.concurrency.overlap == "queue":
-            self.queues.add(queue_of(trigger.concurrency.limit))
-        if trigger.topic:
-            self.topics.add((trigger.topic, row.name))
-
     def without(self, served: Needs) -> Needs:
         return Needs(self.queues - served.queues, self.topics - served.topics)
 
@@ -60,13 +50,20 @@ class Needs(Struct):
 
 
 def needs_of(rows: Iterable[FlowRow]) -> Needs:
+    """Of those that are active."""
     found = Needs()
     for row in rows:
         try:
-            if row.is_active:
-                found.of(row)
+            trigger = starters.trigger_of(document_of(row)) if row.is_active else None
         except PayloadSealed as error:  # it must not keep the worker from its other flows
             log.error("%s", error)
+            continue
+        if trigger is None:
+            continue
+        if trigger.concurrency is not None and trigger.concurrency.overlap == "queue":
+            found.queues.add(queue_of(trigger.concurrency.limit))
+        if trigger.topic:
+            found.topics.add((trigger.topic, row.name))
     return found
 
 
