@@ -10,6 +10,8 @@ from msgspec import Struct, json, structs
 
 from batuta.authoring.services import FlowService
 from batuta.errors import FlowConflict, InvalidInput, StoreUnavailable, UnknownFlow
+from batuta.flows.calls import starters
+from batuta.flows.calls.reading import Client
 from batuta.flows.document import FlowDocument, waited_fields
 from batuta.flows.models import Workflow, normalised_type
 from batuta.flows.rows import document_of, listed_view, workflow_view
@@ -39,8 +41,8 @@ class WorkflowPage(Struct):
 class Catalog:
     """The flows of one namespace."""
 
-    def __init__(self, backend: FlowService) -> None:
-        self._backend = backend
+    def __init__(self, client: Client, backend: FlowService) -> None:
+        self._client, self._backend = client, backend
 
     async def create(self, document: Mapping[str, Any] | bytes | str, *, reason: str = "") -> Workflow:
         """Keep a flow as a draft: its first version, or the next one where the name is there. Raises InvalidFlow."""
@@ -154,15 +156,26 @@ class Catalog:
             await self._write(row, verb, reason, await self._prepare(row))
         return listed_view(await self.row(row.workflow_id), self._backend.namespace)
 
-    async def _prepare(self, row: FlowRow) -> FlowSchedule | None:
+    async def _prepare(self, row: FlowRow) -> FlowSchedule:
         """What goes with a flow that becomes active, or is active no longer. Its schedule is written with it; the limit
         of its queue and its subscription are there before: without an active flow they start nothing."""
-        return None
+        planned = await starters.prepare(self._client, row) if row.is_active else None
+        made = None if planned is None else await self._backend.schedule_row(planned)
+        return FlowSchedule(starters.schedule_id(row.name), made)
 
     async def _write(self, row: FlowRow, verb: Verb, reason: str, schedule: FlowSchedule | None = None) -> None:
+        # With a schedule it becomes active, or is active no longer: messages are kept for what it was.
+        before = set() if schedule is None else await self._topics(row.name)
         act = self._backend.act(verb, check_reason(reason), after={"id": str(row.workflow_id)})
         if not await self._backend.store.put_flow(row, row.revision, act, schedule):
             raise FlowConflict(f"flow {row.target} changed since it was read: read it again")
+        for topic in before and before - await self._topics(row.name):
+            await starters.drop(self._client, topic, row.name)
+
+    async def _topics(self, name: str) -> set[str]:
+        """Of the active version."""
+        rows = await self._backend.store.flows(FlowFilter(name=name, active=True), limit=1)
+        return {starters.topic_of(row) for row in rows} - {""}
 
     def view(self, row: FlowRow) -> Workflow:
         return workflow_view(row, self._backend.namespace)

@@ -17,7 +17,6 @@ from batuta.flows.models import AuditLog, derived_id
 from batuta.flows.stored_secrets import StoredSecrets
 from batuta.flows.workflow import Flows as WorkerFlows
 from batuta.journal.audit import Verb
-from batuta.journal.flows.records import FlowFilter, FlowRow, FlowSchedule
 from batuta.serde import MAX_PAYLOAD
 
 _MOST_ACTS: Final = 200
@@ -41,8 +40,7 @@ class Flows(Catalog):
     """The flows of one namespace, with its `events` and the `runs` of flows."""
 
     def __init__(self, client: Client, backend: FlowService, max_payload: int = MAX_PAYLOAD) -> None:
-        super().__init__(backend)
-        self._client: Any = client
+        super().__init__(client, backend)
         self.secrets = StoredSecrets(backend)
         """Secrets that actions name as `secret://store/NAME`."""
         self.events = Events(client, backend, max_payload)
@@ -84,25 +82,6 @@ class Flows(Catalog):
         needs = serving.needs_of(await serving.active_rows(self._backend))
         flows = WorkerFlows(**{"workflows_of": self.published} | options)
         return serving.parts_of(flows, starters.Starters(self), needs)
-
-    async def _prepare(self, row: FlowRow) -> FlowSchedule:
-        if not row.is_active:
-            return FlowSchedule(starters.schedule_id(row.name))
-        planned = await starters.prepare(self._client, row)
-        made = None if planned is None else await self._backend.schedule_row(planned)
-        return FlowSchedule(starters.schedule_id(row.name), made)
-
-    async def _write(self, row: FlowRow, verb: Verb, reason: str, schedule: FlowSchedule | None = None) -> None:
-        # With a schedule it becomes active, or is active no longer: messages are kept for what it was.
-        before = set() if schedule is None else await self._topics(row.name)
-        await super()._write(row, verb, reason, schedule)
-        for topic in before and before - await self._topics(row.name):
-            await starters.drop(self._client, topic, row.name)
-
-    async def _topics(self, name: str) -> set[str]:
-        """Of the active version."""
-        rows = await self._backend.store.flows(FlowFilter(name=name, active=True), limit=1)
-        return {starters.topic_of(row) for row in rows} - {""}
 
 
 def _details(version: int, one: Any) -> dict[str, Any]:

@@ -62,9 +62,12 @@ class Trigger(Struct, eq=False):
             event=event,
         )
         request = StartRequest(
-            workflow=FLOW, input=json.encode([start]), id=run_id_of(start.workflow_id, event.id), tags=start.tags
+            workflow=FLOW,
+            input=json.encode([start]),
+            id=run_id_of(start.workflow_id, event.id),
+            tags=start.tags,
+            headers={FLOW_HEADER: row.name},
         )
-        request.headers = {FLOW_HEADER: row.name}
         asked = Asked(row.workflow_id, request)
         if by_hand:
             return asked
