@@ -259,7 +259,8 @@ def references(step: StepBase) -> list[Reference]:
     elif isinstance(step, SwitchStep):
         for place, case in enumerate(step.config.cases):
             found += _rule_references(case.when, f"config.cases[{place}].when")
-    return found + _config_references(getattr(step, "config", None), "config")
+    config: Any = getattr(step, "config", None)
+    return found + _config_references(config, "config")
 
 
 def _config_references(config: Struct, at: str) -> list[Reference]:
