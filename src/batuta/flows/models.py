@@ -260,17 +260,14 @@ class FlowStart(Struct, kw_only=True, omit_defaults=True):
         }
 
 
-def run_id_of(workflow_id: str, event_id: str, replay: str = "") -> str:
-    """The id of the run of a workflow for an event: always the same, so that a second start finds the first.
-
-    `replay`: names another run for the same event, asked for by a person.
-    """
-    return str(uuid5(_SPACE, "\n".join(["run", workflow_id, event_id, *([replay] if replay else [])])))
+def run_id_of(workflow_id: str, event_id: str) -> str:
+    """The id of the run of a workflow for an event: always the same, so that a second start finds the first."""
+    return derived_id("run", workflow_id, event_id)
 
 
 def step_run_id_of(activity_key: str) -> str:
     """The id of a step's run, from the key of its activity: the same over all attempts and crashes."""
-    return str(uuid5(_SPACE, f"step\n{activity_key}"))
+    return derived_id("step", activity_key)
 
 
 def wait_prefix(event_type: str, field: str, value: Any) -> str:

@@ -31,6 +31,12 @@ _MOST_SHOWN: Final = 16 * 1024 * 1024
 """Characters of JSON."""
 _TOLD: Final = frozenset({"failed", "cancelled", "skipped"})
 """Marks that a rehearsal keeps, however long it took."""
+_ENDS: Final = {
+    "completed": StepStatus.COMPLETED,
+    "failed": StepStatus.FAILED,
+    "skipped": StepStatus.SKIPPED,
+    "cancelled": StepStatus.SKIPPED,
+}
 _WHEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -153,9 +159,7 @@ class _Host:
         step.to, step.error = mark.to or step.to, mark.error or step.error
         if not isinstance(mark.context, UnsetType) and mark.index is None:
             self.context.update(mark.context)
-        ended = {"completed": StepStatus.COMPLETED, "failed": StepStatus.FAILED}
-        skipped = {"skipped": StepStatus.SKIPPED, "cancelled": StepStatus.SKIPPED}
-        step.status = (ended | skipped).get(mark.flow, step.status)
+        step.status = _ENDS.get(mark.flow, step.status)
         found: dict[str, Any] = msgspec.to_builtins(mark)
         return found
 
