@@ -30,9 +30,8 @@ async def healthz(_: Call) -> Health:
 
 
 async def readyz(call: Call) -> Answer:
-    draining = call.server.draining
     checks = {"store": Check(ok=True), "schema": Check(ok=True), "draining": Check(ok=True)}
-    if draining:
+    if call.server.draining:
         checks["draining"] = Check(ok=False, why="the server is shutting down: send requests elsewhere")
     try:
         await call.client.namespace.check()

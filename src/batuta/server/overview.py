@@ -117,8 +117,8 @@ async def overview(call: Call) -> dict[str, Any]:
         call.client.list(limit=_SAMPLE, **filters),
         read_status(call.client, _OFTEN),
     )
-    attention = {str(state): found.stopped[str(state)] for state in STOPPED}
-    attention |= {
+    attention = {
+        **{str(state): found.stopped[str(state)] for state in STOPPED},
         "retrying": found.retrying,
         "retrying_often": found.retrying_often,
         "dead_letters": found.dead_letters,

@@ -142,7 +142,7 @@ class Endpoint:
             problem = problem_of(error)
             if problem.status >= 500:
                 raise
-            return await self._redacted(_refusal(problem, trace_id), call, redactor)
+            return await self._redacted(refusal(problem, trace_id), call, redactor)
         if isinstance(answer, Response):
             limit.reschedule(None)  # a stream lasts as long as it is read
             return answer
@@ -215,12 +215,12 @@ async def _once(call: Call, key: str) -> Response:
         try:
             response = _sent(_reply(route, await route.handler(call), None), call.request.headers)  # kept as it is
         except Refused as error:
-            response = _refusal(error.problem, call.trace_id)
+            response = refusal(error.problem, call.trace_id)
         except BatutaError as error:
             problem = problem_of(error)
             if problem.status >= 500:
                 raise
-            response = _refusal(problem, call.trace_id)
+            response = refusal(problem, call.trace_id)
         keep = response.status_code < 500 and response.status_code != 429
         secret = keep and route.repeat is Repeat.SECRET and response.status_code < 300
         headers = text_headers(dict(response.headers))
@@ -246,7 +246,7 @@ def _allowed(found: Found) -> list[str]:
     return sorted(found.routes.keys() | head)
 
 
-def _refusal(problem: Problem, trace_id: str) -> Response:
+def refusal(problem: Problem, trace_id: str) -> Response:
     return Response(problem.body(trace_id), problem.status, problem.headers(trace_id))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
 from importlib.resources import files
 from mimetypes import guess_type
 from urllib.parse import unquote
@@ -14,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.ids import new_trace_id
 from batuta.server.http.call import Refused
-from batuta.server.http.endpoint import route_path
+from batuta.server.http.endpoint import refusal, route_path
 from batuta.server.http.security_headers import SECURITY_HEADERS
 
 BASE = "__BATUTA_BASE__"
@@ -36,7 +35,8 @@ class StaticFiles:
         request = Request(scope, receive)
         if request.method not in ("GET", "HEAD"):
             refused = Refused(405, "method_not_allowed", "this path takes GET, HEAD")
-            response = _problem(refused, {"Allow": "GET, HEAD"})
+            response = refusal(refused.problem, new_trace_id())
+            response.headers["Allow"] = "GET, HEAD"
         else:
             response = self._file(route_path(scope).strip("/"), str(scope.get("root_path", "")).rstrip("/") + "/")
         for name, value in SECURITY_HEADERS.items():
@@ -49,7 +49,8 @@ class StaticFiles:
             age = "public, max-age=31536000, immutable" if path.startswith("assets/") else "no-cache"
             return Response(found[0], headers={"Content-Type": found[1], "Cache-Control": age})
         if path.startswith("assets/"):
-            return _problem(Refused(404, "not_found", "the dashboard has no such file: load the page again"))
+            refused = Refused(404, "not_found", "the dashboard has no such file: load the page again")
+            return refusal(refused.problem, new_trace_id())
         page = self._read("index.html")
         text = _EMPTY if page is None else page[0].decode().replace(BASE, html.escape(base))
         return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
@@ -68,9 +69,3 @@ class StaticFiles:
         if len(self._kept) < 1_000:
             self._kept[path] = kept
         return kept
-
-
-def _problem(refused: Refused, headers: Mapping[str, str] | None = None) -> Response:
-    trace_id = new_trace_id()
-    problem = refused.problem
-    return Response(problem.body(trace_id), problem.status, {**problem.headers(trace_id), **(headers or {})})
