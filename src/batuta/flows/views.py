@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, field
+from msgspec import UNSET, Raw, Struct
 
 from batuta.authoring.backend import AttemptView, Description, JournalLine
 from batuta.errors import BatutaError
@@ -210,14 +210,6 @@ class _Step(Struct):
     retries: int = 3
 
 
-class _Line(Struct, order=True):
-    at: datetime
-    order: int
-    level: LogLevel = field(default=LogLevel.INFO)
-    message: str = ""
-    context: dict[str, Any] = {}
-
-
 class _Reader:
     """Goes through the journals of a chain."""
 
@@ -236,7 +228,7 @@ class _Reader:
         """They have begun, and their command is to come."""
         self._bases: list[tuple[int, str]] = []
         """From which command on keys begin with what."""
-        self._lines: list[_Line] = []
+        self._logs: list[RunLog] = []
         self._audit: list[AuditLog] = []
         self._outputs: dict[str, Any] = {}
         """By the keys of steps."""
@@ -321,7 +313,7 @@ class _Reader:
         self._start, self._program = start, program
         self._run.started_at = at
         if at < self._run.created_at:  # its first turn ran while its start was written
-            self._run.created_at = self._lines[0].at = self._audit[0].created_at = at
+            self._run.created_at = self._logs[0].created_at = self._audit[0].created_at = at
         self._change("run", self._run.id, "status_changed", at, {"from": RunStatus.PENDING, "to": RunStatus.RUNNING})
 
     def _answer(self, step: _Step, body: Body, at: datetime) -> None:
@@ -494,21 +486,10 @@ class _Reader:
             run.context["steps"] = self._outputs
         at = last.closed_at
         if at is not None:  # by another clock than that of its journal
-            at = max([at, *(line.at for line in self._lines)])
+            at = max([at, *(line.created_at for line in self._logs)])
             self._end(at)
-        run.updated_at = max([run.created_at, *(line.at for line in self._lines), *([at] if at else [])])
-        self._lines.sort(key=lambda line: (line.at, line.order))
-        logs = [
-            RunLog(
-                id=derived_id("log", run.id, str(line.order), line.message),
-                run_id=run.id,
-                level=line.level,
-                message=line.message,
-                context=line.context,
-                created_at=line.at,
-            )
-            for line in self._lines[-MOST:]
-        ]
+        run.updated_at = max([run.created_at, *(line.created_at for line in self._logs), *([at] if at else [])])
+        logs = _in_order(self._logs)[-MOST:]
         found = list(self._steps.values())[-MOST:]
         places = {step.view.id: (run.id, step.mark.n) for step in found}
         return FlowRun(run, [step.view for step in found], logs, self._audit[-MOST:], self._start, places)
@@ -556,7 +537,16 @@ class _Reader:
         self._log(at, message, context, level)
 
     def _log(self, at: datetime, message: str, context: dict[str, Any], level: LogLevel = LogLevel.INFO) -> None:
-        self._lines.append(_Line(at, len(self._lines), level, message, context))
+        self._logs.append(
+            RunLog(
+                id=derived_id("log", self._run.id, str(len(self._logs)), message),
+                run_id=self._run.id,
+                level=level,
+                message=message,
+                context=context,
+                created_at=at,
+            )
+        )
 
     def _change(self, entity: str, id: str, action: str, at: datetime, details: dict[str, Any]) -> None:
         self._audit.append(
