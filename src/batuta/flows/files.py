@@ -116,11 +116,7 @@ def flow_files(places: Iterable[str | Path]) -> list[Path]:
 def flow_cases(places: Iterable[str | Path] | str | Path) -> list[FlowCase]:
     """All tests in `*.test.json` of these files and folders, for `pytest.mark.parametrize`. Raises InvalidInput."""
     given = [places] if isinstance(places, str | Path) else places
-    cases: list[FlowCase] = []
-    for file in _files(given):
-        if file.name.endswith(TESTS):
-            cases += _cases(file)
-    return cases
+    return [case for file in _files(given) if file.name.endswith(TESTS) for case in _cases(file)]
 
 
 def _cases(file: Path) -> list[FlowCase]:

@@ -126,7 +126,11 @@ def check_document(given: bytes | str | Mapping[str, Any]) -> tuple[FlowDocument
         return None, faults
     clean = _Walker(faults).struct(FlowDocument, value, "")
     if clean is not _BAD:
-        _check_steps(clean["steps"], faults)
+        try:
+            check_graph(msgspec.convert(clean["steps"], list[Step]), "steps", faults)
+        except msgspec.ValidationError as error:  # the walker has told of it, or should have
+            if not faults:
+                faults.append(Fault("steps", str(error)))
     if faults:
         return None, list(dict.fromkeys(faults))
     return msgspec.convert(clean, FlowDocument), []
@@ -147,17 +151,6 @@ def _read(given: Any) -> tuple[Any, list[Fault]]:
         return read_json(msgspec.json.encode(given))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         return None, [Fault("", f"not JSON: {error}"[:200])]
-
-
-def _check_steps(clean: Any, faults: list[Fault]) -> None:
-    """Faults of all steps together."""
-    try:
-        steps = msgspec.convert(clean, list[Step])
-    except msgspec.ValidationError as error:  # the walker has told of it, or should have
-        if not faults:
-            faults.append(Fault("steps", str(error)))
-        return
-    check_graph(steps, "steps", faults)
 
 
 # -- one value after the other

@@ -102,7 +102,6 @@ def run_view(description: Description) -> Run:
     dispatch, error = _dispatch(description)
     created = description.created_at or _UNKNOWN
     status = _STATUS.get(description.state, RunStatus.RUNNING)
-    waits = status is RunStatus.RUNNING
     if description.state is RunState.TIMED_OUT:
         error = description.reason or "the run was over its time"
     return Run(
@@ -113,7 +112,7 @@ def run_view(description: Description) -> Run:
         dispatch_status=dispatch,
         context={},
         error=error,
-        reason=(description.reason or str(description.state)) if waits else None,
+        reason=(description.reason or str(description.state)) if status is RunStatus.RUNNING else None,
         started_at=None if description.entries == 0 else created,
         finished_at=description.closed_at,
         created_at=created,

@@ -139,8 +139,7 @@ class Catalog:
 
     async def new_version(self, workflow_id: object, *, reason: str = "") -> Workflow:
         """A new draft with the document of this version. Raises UnknownFlow."""
-        row = await self.row(workflow_id)
-        text = document_of(row)
+        text = document_of(await self.row(workflow_id))
         return await self._insert(parse_document(text), text, reason)
 
     async def activate(self, workflow_id: object, active: bool = True, *, reason: str = "") -> Workflow:

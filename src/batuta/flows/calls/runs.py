@@ -267,14 +267,12 @@ class FlowRuns:
 
     async def retry(self, run_id: object, *, reason: str = "") -> Run:
         """Go on from the step that failed: what was done before stays. Raises UnknownRun, NotParked, RunClosed."""
-        handle = await self.handle(run_id)
-        await handle.retry(reason)
+        await (await self.handle(run_id)).retry(reason)
         return (await self.get(run_id)).run
 
     async def cancel(self, run_id: object, *, reason: str = "") -> Run:
         """Ask it to end: compensations are done. Raises UnknownRun, RunClosed."""
-        handle = await self.handle(run_id)
-        await handle.cancel(reason)
+        await (await self.handle(run_id)).cancel(reason)
         return (await self.get(run_id)).run
 
     async def approvals(self, *, cursor: str | None = None, limit: int = 50) -> tuple[Sequence[Approval], str | None]:
