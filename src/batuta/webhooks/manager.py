@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from msgspec import convert, json
@@ -61,6 +61,11 @@ OVERLAP = 24 * 3600.0
 """Seconds for which an old secret signs with the new one, unless told otherwise."""
 TEST = "webhook.test"
 """The type of the event that `test` sends."""
+_CHECKS: dict[str, Callable[[object], Any]] = {
+    "url": check_url,
+    "types": check_types,
+    "description": check_description,
+}
 
 
 class Client(Protocol):
@@ -148,13 +153,8 @@ class Webhooks:
         reason: str = "",
     ) -> Endpoint:
         """Change the given fields; the others stay. `disable_after=0`: never. Raises UnknownEndpoint, InvalidInput."""
-        changes: dict[str, Any] = {}
-        if url is not None:
-            changes["url"] = check_url(url)
-        if types is not None:
-            changes["types"] = check_types(types)
-        if description is not None:
-            changes["description"] = check_description(description)
+        given = {"url": url, "types": types, "description": description}
+        changes = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
         if disable_after is not None:
             changes["disable_after"] = check_disable_after(disable_after or None)
         if not changes:
