@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from batuta.authoring.client.api_keys import ApiKey, NewApiKey
 from batuta.errors import InvalidInput
@@ -55,14 +55,13 @@ async def list_keys(call: Call) -> ApiKeysDocument:
 
 
 async def create(call: Call) -> Answer:
-    body: NewKeyBody = call.body
-    made = await call.client.api_keys.create(body.name, body.scope, expires=body.expires, reason=body.reason)
+    made = await call.client.api_keys.create(**structs.asdict(call.body))
     _keys_changed(call)
     return Answer(body=made, headers=call.located("api-keys", made.id))
 
 
 async def rotate(call: Call) -> NewApiKey:
-    made = await call.client.api_keys.rotate(call.id, overlap=call.body.overlap, reason=call.body.reason)
+    made = await call.client.api_keys.rotate(call.id, **structs.asdict(call.body))
     _keys_changed(call)
     return made
 

@@ -61,11 +61,7 @@ def _answer(call: Call, sent: Sent) -> Answer:
 
 
 async def send(call: Call) -> Answer:
-    body: FlowEventBody = call.body
-    sent = await call.client.flows.events.send(
-        body.type, body.payload, source=body.source, external_id=body.external_id
-    )
-    return _answer(call, sent)
+    return _answer(call, await call.client.flows.events.send(**structs.asdict(call.body)))
 
 
 async def replay(call: Call) -> Answer:

@@ -126,8 +126,7 @@ class Decided(Struct, kw_only=True):
 
 
 async def start(call: Call) -> Answer:
-    body: RunBody = call.body
-    started = await call.client.flows.runs.start(body.workflow_id, body.event_id, payload=body.payload)
+    started = await call.client.flows.runs.start(**structs.asdict(call.body))
     made = FlowRun(**structs.asdict(started.run), idempotent=UNSET if started.is_new else True)
     headers = {"Location": f"{call.root}/api/runs/{made.id}"}
     return Answer(body=made, status=201 if started.is_new else 200, headers=headers)

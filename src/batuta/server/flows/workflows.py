@@ -139,8 +139,7 @@ async def change(call: Call) -> Workflow:
 
 
 async def publish(call: Call) -> Workflow:
-    body: PublishBody = call.body
-    return await call.client.flows.publish(call.id, activate=body.activate, reason=body.reason)
+    return await call.client.flows.publish(call.id, **structs.asdict(call.body))
 
 
 async def new_version(call: Call) -> Answer:

@@ -132,7 +132,7 @@ async def update(call: Call) -> Endpoint:
 
 
 async def rotate(call: Call) -> NewEndpoint:
-    return await call.client.webhooks.rotate(call.id, overlap=call.body.overlap, reason=call.body.reason)
+    return await call.client.webhooks.rotate(call.id, **structs.asdict(call.body))
 
 
 async def enable(call: Call) -> Endpoint:
