@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, duration_option
 from batuta.cli.common.redaction import say
@@ -49,20 +50,13 @@ def list_keys(common: CommonOptions) -> None:
     """The keys of the namespace, also those that are expired or revoked."""
     found: Sequence[ApiKey] = common.ask(lambda client: client.api_keys.list())
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table, when
+    def row(key: ApiKey) -> list[str]:
+        times = (key.created_at, key.expires_at, key.last_used_at, key.revoked_at)
+        return [key.id, key.name, key.scope, key.namespace, *(output.tables.when(at)[:-4] for at in times)]
 
-        made = table(
-            "id", "name", "scope", "namespace", "created (UTC)", "expires (UTC)", "last used (UTC)", "revoked (UTC)"
-        )
-        for key in found:
-            times = (when(at)[:-4] for at in (key.created_at, key.expires_at, key.last_used_at, key.revoked_at))
-            made.add_row(key.id, key.name, key.scope, key.namespace, *times)
-        console.print(made)
-        if not found:
-            say("there are no keys: the server listens to this machine alone", err=True)
-
-    common.answer({"api_keys": found}, human)
+    times = ("created (UTC)", "expires (UTC)", "last used (UTC)", "revoked (UTC)")
+    none = "there are no keys: the server listens to this machine alone"
+    common.show_rows({"api_keys": found}, ("id", "name", "scope", "namespace", *times), map(row, found), none=none)
 
 
 @click.command()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import FAILED, OK, LazyGroup
 from batuta.cli.common.options import CURSOR, LIMIT, SINCE, UNTIL, with_options
@@ -40,15 +41,7 @@ def list_acts(common: CommonOptions, /, since: str | None, until: str | None, **
     """List operator actions, newest first: who, what, when, why, and the state before and after."""
     times = {"since": inputs.ago(since, "--since"), "until": inputs.ago(until, "--until")}
     page = asyncio.run(_read(common, where | times))
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import audit_table
-
-        console.print(audit_table(page.rows))
-        if page.cursor is not None:
-            say(f"there are more: --cursor {page.cursor}", err=True, whole=True)
-
-    common.answer(page, human)
+    common.show(page, lambda: output.tables.audit_table(page.rows), cursor=page.cursor)
 
 
 @click.command()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.redaction import say, shown_text
 from batuta.cli.common.target import console, json_option, print_json
@@ -64,16 +65,8 @@ def entities(redis_url: str, as_json: bool) -> None:
     if as_json:
         print_json({"entities": found})
         return
-    from batuta.cli.output.tables import table
-
-    made = table("entity", "hits", "looks", "absent", "mean", "failed")
-    for one in found:
-        looks = one.hits + one.absent + one.misses
-        share = f"{(one.hits + one.absent) / looks:.1%}" if looks else ""
-        mean = f"{1_000 * one.seconds / looks:.2f} ms" if looks else ""
-        made.add_row(one.entity, share, f"{looks:,}", f"{one.absent:,}", mean, f"{one.failed:,}")
-    page: Any = console()
-    page.print(made)
+    columns = ("entity", "hits", "looks", "absent", "mean", "failed")
+    console().print(output.tables.table(*columns, rows=map(_use_row, found)))
     if not found:
         say("no process has reported hits in the last minutes", err=True)
 
@@ -112,8 +105,7 @@ def show(redis_url: str, key: str, as_json: bool) -> None:
     if as_json:
         print_json({"key": key, "value": text, "seconds_left": left})
         return
-    page: Any = console()
-    page.print(shown_text(text))
+    console().print(shown_text(text))
     say("it has no lifetime" if left is None else f"ends in {left:.0f} s", err=True)
 
 
@@ -126,6 +118,13 @@ def delete(redis_url: str, keys: tuple[str, ...], as_json: bool) -> None:
     _ask(redis_url, lambda redis: redis.delete(keys))
     if as_json:
         print_json({"deleted": keys})
+
+
+def _use_row(one: EntityUse) -> tuple[str, ...]:
+    looks = one.hits + one.absent + one.misses
+    share = f"{(one.hits + one.absent) / looks:.1%}" if looks else ""
+    mean = f"{1_000 * one.seconds / looks:.2f} ms" if looks else ""
+    return one.entity, share, f"{looks:,}", f"{one.absent:,}", mean, f"{one.failed:,}"
 
 
 def _ask(url: str, work: Callable[[RedisCache], Awaitable[T]]) -> T:

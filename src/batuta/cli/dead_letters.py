@@ -8,7 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
+from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import CURSOR, LIMIT, NAME, REASON, SINCE, UNTIL, app_option, with_options
@@ -81,14 +83,7 @@ def list_letters(common: CommonOptions, /, limit: int, cursor: str | None, **whe
     """List dead letters, newest first."""
     chosen = _filters(where)
     page = common.ask(lambda client: client.dead_letters.list(cursor=cursor, limit=limit, **chosen))
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import letters_table
-
-        console.print(letters_table(page.letters))
-        _more(page.cursor)
-
-    common.answer(page, human)
+    common.show(page, lambda: output.tables.letters_table(page.letters), cursor=page.cursor)
 
 
 @click.command()
@@ -99,14 +94,7 @@ def groups(common: CommonOptions, /, limit: int, cursor: str | None, **where: An
     """Count dead letters by error, the group with the newest one first."""
     chosen = _filters(where)
     page = common.ask(lambda client: client.dead_letters.groups(cursor=cursor, limit=limit, **chosen))
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import letter_groups_table
-
-        console.print(letter_groups_table(page.groups))
-        _more(page.cursor)
-
-    common.answer(page, human)
+    common.show(page, lambda: output.tables.letter_groups_table(page.groups), cursor=page.cursor)
 
 
 @click.command()
@@ -126,15 +114,8 @@ def count(common: CommonOptions, /, **where: Any) -> None:
 def show(common: CommonOptions, id: str) -> None:
     """Show the dead letter ID: a run id, or the id of a run (its newest dead letter)."""
     letter, traceback = common.ask(lambda client: _one(client, id))
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import letter_table
-
-        console.print(letter_table(letter, traceback))
-
-    import msgspec
-
-    common.answer({**msgspec.to_builtins(letter), "traceback": traceback}, human)
+    document = {**msgspec.to_builtins(letter), "traceback": traceback}
+    common.show(document, lambda: output.tables.letter_table(letter, traceback))
 
 
 async def _one(client: Batuta, id: str) -> tuple[DeadLetter, str]:
@@ -278,11 +259,6 @@ def _filters(where: dict[str, Any]) -> dict[str, Any]:
             found[option] = inputs.ago(found[option], f"--{option}")
     renamed = {"cause": "reason", "since": "after", "until": "before"}
     return {renamed.get(name, name): value for name, value in found.items()}
-
-
-def _more(cursor: str | None) -> None:
-    if cursor is not None:
-        say(f"there are more: --cursor {cursor}", err=True, whole=True)
 
 
 def _said(done: Reprocessed, *, dry_run: bool) -> str:

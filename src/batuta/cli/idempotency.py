@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from batuta.authoring.client.idempotency import IdempotencyPage
 
 idempotency = LazyGroup(
@@ -35,19 +38,13 @@ def list_keys(common: CommonOptions, prefix: str, cursor: str | None, limit: int
         lambda client: client.idempotency.list(prefix=prefix, cursor=cursor, limit=limit)
     )
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table, when
+    def view() -> Table:
+        when = output.tables.when
+        rows = [(one.key, one.state, when(one.locked_until), when(one.expires_at)) for one in found.keys]
+        return output.tables.table("key", "state", "locked until (UTC)", "kept until (UTC)", rows=rows)
 
-        made = table("key", "state", "locked until (UTC)", "kept until (UTC)")
-        for one in found.keys:
-            made.add_row(one.key, one.state, when(one.locked_until), when(one.expires_at))
-        console.print(made)
-        if not found.keys:
-            say("no keys are kept", err=True)
-        if found.cursor is not None:
-            say(f"there are more: --cursor {found.cursor}", err=True)
-
-    common.answer(found, human)
+    more = "" if found.cursor is None else f"there are more: --cursor {found.cursor}"  # a key: it may be redacted
+    common.show(found, view, note=more if found.keys else "no keys are kept")
 
 
 @click.command()

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.listing import FILTERS, show_count, show_page
+from batuta.cli.common.listing import FILTERS, read_page, show_count, show_run
 from batuta.cli.common.options import CURSOR, LIMIT, REASON, with_options
 from batuta.cli.common.redaction import revealing, say
 from batuta.cli.common.run_lookup import find_run
@@ -43,7 +44,8 @@ jobs = LazyGroup(
 @with_common_options
 def list_jobs(common: CommonOptions, /, **where: Any) -> None:
     """List jobs, newest first."""
-    show_page(common, "jobs_table", {"kind": RunKind.JOB, **where})
+    page = read_page(common, {"kind": RunKind.JOB, **where})
+    common.show(page, lambda: output.tables.jobs_table(page.runs), cursor=page.cursor)
 
 
 @click.command()
@@ -66,17 +68,7 @@ def show(common: CommonOptions, id: str) -> None:
         return await job_document(*await find_job(client, id))
 
     run, more = common.ask(work)
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import attempts_table, run_table
-
-        console.print(run_table(run, more, "job"))
-        if run.attempts:
-            console.print(attempts_table(run.attempts, is_open=run.closed_at is None))
-
-    import msgspec
-
-    common.answer({**msgspec.to_builtins(run), **more}, human)
+    show_run(common, run, more, "job")
 
 
 @click.command()
@@ -91,13 +83,8 @@ def attempts(common: CommonOptions, id: str) -> None:
         return run, await handle.attempts()
 
     run, found = common.ask(work)
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import attempts_table
-
-        console.print(attempts_table(found, is_open=run.closed_at is None))
-
-    common.answer({"id": id, "run_id": str(run.run_id), "state": str(run.state), "attempts": found}, human)
+    document = {"id": id, "run_id": str(run.run_id), "state": str(run.state), "attempts": found}
+    common.show(document, lambda: output.tables.attempts_table(found, is_open=run.closed_at is None))
 
 
 @click.command()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.authoring.client.documents import queue_document
+from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON
 from batuta.cli.common.target import CommonOptions, with_common_options
@@ -46,15 +48,8 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 def list_queues(common: CommonOptions) -> None:
     """List queues that have limits, are paused, or have open runs or workers."""
     found = common.ask(lambda client: client.queues())
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import queues_table
-
-        console.print(queues_table(found))
-
-    from batuta.authoring.client.documents import queue_document
-
-    common.answer({"queues": [queue_document(queue) for queue in found]}, human)
+    document = {"queues": [queue_document(queue) for queue in found]}
+    common.show(document, lambda: output.tables.queues_table(found))
 
 
 @click.command()
@@ -133,11 +128,4 @@ def _change(common: CommonOptions, name: str, verb: str, *, is_known: bool = Fal
 
 
 def _answer(common: CommonOptions, found: QueueInfo) -> None:
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import queue_table
-
-        console.print(queue_table(found))
-
-    from batuta.authoring.client.documents import queue_document
-
-    common.answer(queue_document(found), human)
+    common.show(queue_document(found), lambda: output.tables.queue_table(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -83,17 +83,12 @@ def _limit(text: str) -> float | None:
 
 
 def _answer(common: CommonOptions, found: Sequence[Quota]) -> None:
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table
-
-        made = table("quota", "limit", "used", "of")
-        for quota in found:
-            made.add_row(quota.name, _shown_limit(quota), _shown_use(quota), "this namespace" if quota.own else "*")
-        console.print(made)
-        if not found:
-            say("there are no quotas: starts are not limited", err=True)
-
-    common.answer({"quotas": found}, human)
+    common.show_rows(
+        {"quotas": found},
+        ("quota", "limit", "used", "of"),
+        ((one.name, _shown_limit(one), _shown_use(one), "this namespace" if one.own else "*") for one in found),
+        none="there are no quotas: starts are not limited",
+    )
 
 
 def _shown_limit(quota: Quota) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from batuta.authoring.client.documents import retention_document
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, YES
 from batuta.cli.common.redaction import say
@@ -111,17 +112,9 @@ async def _prune(client: Batuta, common: CommonOptions, dry_run: bool, yes: bool
 
 
 def _answer(common: CommonOptions, rules: Sequence[Retention]) -> None:
-    from batuta.authoring.client.documents import retention_document
+    def row(rule: Retention) -> tuple[str, ...]:
+        keep = "forever" if rule.seconds is None else human_duration(rule.seconds)
+        return rule.workflow or "(any)", rule.state or "(any)", keep
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table
-
-        made = table("name", "state", "keep")
-        for rule in rules:
-            keep = "forever" if rule.seconds is None else human_duration(rule.seconds)
-            made.add_row(rule.workflow or "(any)", rule.state or "(any)", keep)
-        console.print(made)
-        if not rules:
-            say("there are no rules: closed runs are kept for ever", err=True)
-
-    common.answer(retention_document(rules), human)
+    none = "there are no rules: closed runs are kept for ever"
+    common.show_rows(retention_document(rules), ("name", "state", "keep"), map(row, rules), none=none)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import LIMIT, REASON, duration_option
@@ -45,15 +46,8 @@ schedules = LazyGroup(
 def list_schedules(common: CommonOptions, cursor: str, limit: int) -> None:
     """List schedules, by id."""
     found = common.ask(lambda client: client.schedules.list(after=cursor, limit=limit))
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.schedules import schedules_table
-
-        console.print(schedules_table(found))
-        if len(found) == limit:
-            say(f"there may be more: --cursor {found[-1].id}", err=True)
-
-    common.answer({"schedules": found}, human)
+    note = f"there may be more: --cursor {found[-1].id}" if len(found) == limit else ""
+    common.show({"schedules": found}, lambda: output.schedules.schedules_table(found), note=note)
 
 
 @click.command()
@@ -63,13 +57,7 @@ def list_schedules(common: CommonOptions, cursor: str, limit: int) -> None:
 def show(common: CommonOptions, id: str) -> None:
     """Show the schedule ID."""
     view = common.ask(lambda client: client.schedules.get(id))
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.schedules import schedule_table
-
-        console.print(schedule_table(view))
-
-    common.answer(view, human)
+    common.show(view, lambda: output.schedules.schedule_table(view))
 
 
 @click.command()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
+from batuta.authoring.client.documents import read_status
+from batuta.cli import output
 from batuta.cli.common.target import CommonOptions, with_common_options
 
 
@@ -21,13 +21,5 @@ from batuta.cli.common.target import CommonOptions, with_common_options
 @with_common_options
 def status(common: CommonOptions, tries: int) -> None:
     """Show workers, queues and what needs a person: parked, paused and retrying runs, and dead letters."""
-    from batuta.authoring.client.documents import read_status
-
     found = common.ask(lambda client: read_status(client, tries))
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.status import status_view
-
-        console.print(status_view(found, common.namespace))
-
-    common.answer(found.document(), human)
+    common.show(found.document(), lambda: output.status.status_view(found, common.namespace))

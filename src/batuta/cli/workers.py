@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 import msgspec
 
+from batuta.cli import output
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput
@@ -22,15 +21,8 @@ def workers(common: CommonOptions, with_code: bool, schema: str | None) -> None:
         _show_schema(common, schema)
         return
     found = common.ask(lambda client: client.workers.list())
-
-    def human(console: Any) -> None:
-        from batuta.cli.output.status import workers_table
-
-        console.print(workers_table(found, everything=with_code))
-        if not found:
-            say("no worker runs: start one with `batuta worker --app MODULE`", err=True)
-
-    common.answer({"workers": found}, human)
+    note = "" if found else "no worker runs: start one with `batuta worker --app MODULE`"
+    common.show({"workers": found}, lambda: output.status.workers_table(found, everything=with_code), note=note)
 
 
 def _show_schema(common: CommonOptions, name: str) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, duration_option
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.clock import as_datetime
 from batuta.printable import number_of
 
 if TYPE_CHECKING:
+    from batuta.authoring.client.bus import MessageView
     from batuta.journal.bus.messages import SubscriptionStatus
 
 _HERE = "batuta.cli.bus.command"
@@ -30,6 +33,8 @@ bus = LazyGroup(
     help="Topics, subscriptions and messages of the bus.",
 )
 
+_NO_SUBSCRIPTIONS = "there are no subscriptions: give a worker subscriptions=[subscribe(...)]"
+
 
 @click.command()
 @with_common_options
@@ -37,17 +42,12 @@ def topics(common: CommonOptions) -> None:
     """List topics: messages that are kept, those that wait for a broker, and when the last one came."""
     found = common.ask(lambda client: client.bus.status()).topics
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table, when
-
-        made = table("topic", "messages", "unsent", "last (UTC)")
-        for one in found:
-            made.add_row(one.name, str(one.messages), str(one.unsent), when(_moment(one.last_at)))
-        console.print(made)
-        if not found:
-            say("there are no topics: a topic exists with its first message or subscription", err=True)
-
-    common.answer({"topics": found}, human)
+    common.show_rows(
+        {"topics": found},
+        ("topic", "messages", "unsent", "last (UTC)"),
+        ((one.name, str(one.messages), str(one.unsent), _when(one.last_at)) for one in found),
+        none="there are no topics: a topic exists with its first message or subscription",
+    )
 
 
 @click.command()
@@ -56,17 +56,12 @@ def subscriptions(common: CommonOptions) -> None:
     """List subscriptions: their topics, and where their messages come from."""
     found = common.ask(lambda client: client.bus.status()).subscriptions
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table, when
+    def row(one: SubscriptionStatus) -> tuple[str, ...]:
+        order = "by key" if one.ordered else "none"
+        return one.name, one.topic, one.via or "store", order, _when(one.created_at)
 
-        made = table("name", "topic", "bus", "order", "since (UTC)")
-        for one in found:
-            order = "by key" if one.ordered else "none"
-            made.add_row(one.name, one.topic, one.via or "store", order, when(_moment(one.created_at)))
-        console.print(made)
-        _say_when_none(found)
-
-    common.answer({"subscriptions": found}, human)
+    columns = ("name", "topic", "bus", "order", "since (UTC)")
+    common.show_rows({"subscriptions": found}, columns, map(row, found), none=_NO_SUBSCRIPTIONS)
 
 
 @click.command()
@@ -76,17 +71,12 @@ def lag(common: CommonOptions) -> None:
     the oldest was published."""
     found = common.ask(lambda client: client.bus.status()).subscriptions
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table, when
+    def row(one: SubscriptionStatus) -> tuple[str, ...]:
+        behind = "" if one.behind is None else str(one.behind)
+        return one.name, one.topic, str(one.waiting), str(one.running), behind, _when(one.oldest_at)
 
-        made = table("name", "topic", "waiting", "running", "at the broker", "oldest (UTC)")
-        for one in found:
-            behind = "" if one.behind is None else str(one.behind)
-            made.add_row(one.name, one.topic, str(one.waiting), str(one.running), behind, when(_moment(one.oldest_at)))
-        console.print(made)
-        _say_when_none(found)
-
-    common.answer({"subscriptions": found}, human)
+    columns = ("name", "topic", "waiting", "running", "at the broker", "oldest (UTC)")
+    common.show_rows({"subscriptions": found}, columns, map(row, found), none=_NO_SUBSCRIPTIONS)
 
 
 @click.command()
@@ -98,21 +88,14 @@ def messages(common: CommonOptions, topic: str, cursor: int | None, limit: int) 
     """Messages of TOPIC that are kept, newest first. --json shows the payloads."""
     found = common.ask(lambda client: client.bus.messages(topic, cursor=cursor, limit=limit))
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table, when
+    def row(one: MessageView) -> tuple[str, ...]:
+        state = "cannot be read" if one.problem else "taken" if one.taken else "waits"
+        to = one.subscription or one.via or "all"
+        return str(one.number), output.tables.when(one.published_at), one.id, one.key, one.type, to, state
 
-        made = table("number", "published (UTC)", "id", "key", "type", "to", "state")
-        for one in found.messages:
-            state = "cannot be read" if one.problem else "taken" if one.taken else "waits"
-            to = one.subscription or one.via or "all"
-            made.add_row(str(one.number), when(one.published_at), one.id, one.key, one.type, to, state)
-        console.print(made)
-        if not found.messages:
-            say("no messages of this topic are kept", err=True)
-        if found.cursor is not None:
-            say(f"there are more: --cursor {found.cursor}", err=True)
-
-    common.answer(found, human)
+    columns = ("number", "published (UTC)", "id", "key", "type", "to", "state")
+    none = "no messages of this topic are kept"
+    common.show_rows(found, columns, map(row, found.messages), none=none, cursor=found.cursor)
 
 
 @click.command()
@@ -153,12 +136,5 @@ def prune(common: CommonOptions, keep: float) -> None:
     )
 
 
-def _say_when_none(found: list[SubscriptionStatus]) -> None:
-    if not found:
-        say("there are no subscriptions: give a worker subscriptions=[subscribe(...)]", err=True)
-
-
-def _moment(micros: int | None) -> Any:
-    from datetime import UTC, datetime
-
-    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+def _when(micros: int | None) -> str:
+    return "" if micros is None else output.tables.when(as_datetime(micros))

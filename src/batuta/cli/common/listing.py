@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
+from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.inputs import POSITIVE
 from batuta.cli.common.options import NAME, SINCE, UNTIL
@@ -15,7 +17,7 @@ from batuta.journal.records import RunKind
 from batuta.journal.states import RunState
 
 if TYPE_CHECKING:
-    pass
+    from batuta.authoring.backend import Description, RunPage
 
 FILTERS = (
     NAME,
@@ -67,19 +69,15 @@ def given_filters(where: dict[str, Any]) -> dict[str, Any]:
     return {renamed.get(name, name): value for name, value in found.items()} | ({"tags": tags} if tags else {})
 
 
-def show_page(common: CommonOptions, table: str, where: dict[str, Any]) -> None:
-    """Read a page with these filters, and print it with that table of `cli.tables`."""
+def read_page(common: CommonOptions, where: dict[str, Any]) -> RunPage:
+    """The page of runs that these options ask for."""
     paging = {"cursor": where.pop("cursor"), "limit": where.pop("limit")}
-    page = common.ask(lambda client: client.list(**given_filters(where), **paging))
+    return common.ask(lambda client: client.list(**given_filters(where), **paging))
 
-    def human(console: Any) -> None:
-        from batuta.cli.output import tables
 
-        console.print(getattr(tables, table)(page.runs))
-        if page.cursor is not None:
-            say(f"there are more: --cursor {page.cursor}", err=True, whole=True)
-
-    common.answer(page, human)
+def show_run(common: CommonOptions, run: Description, more: dict[str, Any], what: str) -> None:
+    """Print one run, and the attempts of its activities that it keeps."""
+    common.show({**msgspec.to_builtins(run), **more}, lambda: output.tables.run_view(run, more, what))
 
 
 def show_count(common: CommonOptions, where: dict[str, Any]) -> None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common.lazy import AS_JSON, COMMAND
-from batuta.cli.common.redaction import may_show_whole, redact, redactor, reveals, shown
+from batuta.cli.common.redaction import may_show_whole, redact, redactor, reveals, say, shown
 from batuta.printable import printable_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from batuta.authoring.middleware import Middleware
     from batuta.client import Batuta
@@ -101,6 +102,38 @@ class CommonOptions:
         else:
             human(console())
 
+    def show(
+        self, document: Any, view: Callable[[], RenderableType], *, note: str = "", cursor: str | int | None = None
+    ) -> None:
+        """Print the document as JSON, or what `view` makes, such as a table. Then, on stderr, a note and the cursor of
+        the next page."""
+        if self.as_json:
+            print_json(document)
+            return
+        console().print(view())
+        if note:
+            say(note, err=True)
+        if cursor is not None:
+            say(f"there are more: --cursor {cursor}", err=True, whole=True)
+
+    def show_rows(
+        self,
+        document: Any,
+        columns: Sequence[str],
+        rows: Iterable[Iterable[str]],
+        *,
+        none: str,
+        cursor: str | int | None = None,
+    ) -> None:
+        """Print the document as JSON, or the rows as a table; `none` tells that there are no rows."""
+        cells = [] if self.as_json else [*rows]
+        self.show(
+            document,
+            lambda: output.tables.table(*columns, rows=cells),
+            note="" if cells else none,
+            cursor=cursor,
+        )
+
 
 def print_json(document: Any, *, whole: bool = False) -> None:
     """One document on stdout: redacted, unless it must be `whole`."""
@@ -117,9 +150,7 @@ def console(*, stderr: bool = False) -> Console:
 
     Colours follow the terminal and NO_COLOR; piped output is not squeezed into 80 columns.
     """
-    from batuta.cli.output.tables import Paper
-
-    found = Paper(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    found = output.tables.Paper(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
     if not found.is_terminal:
         found.width = max(found.width, _NARROWEST)
     return found

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from batuta.authoring.client.schedules import ScheduleView
 from batuta.cli.common.redaction import shown_json
-from batuta.cli.output.tables import table, when
+from batuta.cli.output.tables import fields_table, table, when
 from batuta.durations import human_duration
 
 
@@ -26,10 +25,7 @@ def schedules_table(found: Iterable[ScheduleView]) -> Table:
 
 
 def schedule_table(view: ScheduleView) -> Table:
-    """One line for each field that says something."""
-    made = table("", "")
-    made.show_header = False
-    rows: dict[str, Any] = {
+    fields: dict[str, str | Text] = {
         "id": view.id,
         "when": view.when,
         "starts": f"{view.kind} {view.workflow}",
@@ -57,7 +53,4 @@ def schedule_table(view: ScheduleView) -> Table:
         "created": when(view.created_at),
         "changed": when(view.updated_at),
     }
-    for name, value in rows.items():
-        if value:
-            made.add_row(Text(name, "bold"), value)
-    return made
+    return fields_table(fields)

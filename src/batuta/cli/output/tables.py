@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -70,11 +70,21 @@ def _line(part: Any) -> Any:
     return paragraph(found) if isinstance(found, str) else found
 
 
-def table(*columns: str, title: str = "") -> Table:
-    """An empty table in the style of them all. Long cells are folded, never cut."""
+def table(*columns: str, title: str = "", rows: Iterable[Iterable[str | Text]] = ()) -> Table:
+    """A table in the style of them all. Long cells are folded, never cut."""
     made = _Shown(title=shown_text(title) or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def fields_table(fields: Mapping[str, str | Text]) -> Table:
+    """One line for each field that says something."""
+    rows = [(Text(name, "bold"), value) for name, value in fields.items() if value]
+    made = table("", "", rows=rows)
+    made.show_header = False
     return made
 
 
@@ -125,19 +135,19 @@ def queues_table(queues: Iterable[QueueInfo]) -> Table:
 
 
 def queue_table(queue: QueueInfo) -> Table:
-    """One line for each field."""
-    rows: dict[str, Any] = {
-        "queue": queue.name,
-        "state": _queue_state(queue),
-        "reason": queue.reason,
-        "ready": str(queue.ready),
-        "delayed": str(queue.delayed),
-        "running": str(queue.running),
-        "workers": str(queue.workers),
-        "oldest": when(queue.oldest),
-        "limits": limits_text(queue) or "none",
-    }
-    return _lines(rows)
+    return fields_table(
+        {
+            "queue": queue.name,
+            "state": _queue_state(queue),
+            "reason": queue.reason,
+            "ready": str(queue.ready),
+            "delayed": str(queue.delayed),
+            "running": str(queue.running),
+            "workers": str(queue.workers),
+            "oldest": when(queue.oldest),
+            "limits": limits_text(queue) or "none",
+        }
+    )
 
 
 def letters_table(letters: Iterable[DeadLetter]) -> Table:
@@ -158,28 +168,28 @@ def letter_groups_table(groups: Iterable[DeadLetterGroup]) -> Table:
 
 
 def letter_table(letter: DeadLetter, traceback: str = "") -> Table:
-    """One line for each field that says something."""
-    rows: dict[str, Any] = {
-        "id": letter.id,
-        "run id": str(letter.run_id),
-        str(letter.kind): letter.name,
-        "state": str(letter.state),
-        "note": letter.note,
-        "queue": letter.queue,
-        "key": letter.key,
-        "given up": when(letter.at),
-        "reason": str(letter.reason),
-        "activity": letter.activity,
-        "attempts": str(letter.attempts or ""),
-        "error": letter.error,
-        "message": letter.message,
-        "traceback": traceback,
-        "fingerprint": letter.fingerprint,
-        "trace": letter.trace,
-        "resolved": when(letter.resolved_at),
-        "reprocessed by": str(letter.successor or ""),
-    }
-    return _lines(rows)
+    return fields_table(
+        {
+            "id": letter.id,
+            "run id": str(letter.run_id),
+            str(letter.kind): letter.name,
+            "state": str(letter.state),
+            "note": letter.note,
+            "queue": letter.queue,
+            "key": letter.key,
+            "given up": when(letter.at),
+            "reason": str(letter.reason),
+            "activity": letter.activity,
+            "attempts": str(letter.attempts or ""),
+            "error": letter.error,
+            "message": letter.message,
+            "traceback": traceback,
+            "fingerprint": letter.fingerprint,
+            "trace": letter.trace,
+            "resolved": when(letter.resolved_at),
+            "reprocessed by": str(letter.successor or ""),
+        }
+    )
 
 
 def _queue_state(queue: QueueInfo) -> Text:
@@ -191,18 +201,14 @@ def limits_text(queue: QueueInfo) -> str:
     return ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
 
 
-def _lines(rows: dict[str, Any]) -> Table:
-    made = table("", "")
-    made.show_header = False
-    for name, value in rows.items():
-        if value:
-            made.add_row(Text(name, "bold"), value)
-    return made
+def run_view(run: Description, more: Mapping[str, Any], what: str) -> Group:
+    """The run, and the attempts that it keeps."""
+    attempts = [attempts_table(run.attempts, is_open=run.closed_at is None)] if run.attempts else []
+    return Group(_run_table(run, more, what), *attempts)
 
 
-def run_table(run: Description, more: dict[str, Any], what: str = "workflow") -> Table:
-    """One line for each field that says something."""
-    rows: dict[str, Any] = {
+def _run_table(run: Description, more: Mapping[str, Any], what: str) -> Table:
+    fields = {
         "id": run.id,
         "run id": str(run.run_id),
         what: run.workflow,
@@ -231,7 +237,7 @@ def run_table(run: Description, more: dict[str, Any], what: str = "workflow") ->
         "error": more.get("error", ""),
         "traceback": more.get("traceback", ""),
     }
-    return _lines(rows)
+    return fields_table(fields)
 
 
 def _waits(call: dict[str, Any]) -> str:
@@ -257,10 +263,10 @@ def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:
     return made
 
 
-def journal_table(lines: Sequence[JournalLine], title: str = "", *, full: bool = False) -> Table:
+def journal_view(lines: Sequence[JournalLine], *, full: bool) -> Group:
     """Entries with the time since the start, how long an activity took, and what each turn issued. Calls are numbered:
-    a fork names them so."""
-    made = table("ord", "after", "entry", "call", "activity", "tries", "took", "value", "then issued", title=title)
+    a fork names them so. Below: the traceback of the error which the run ended with, if it did."""
+    made = table("ord", "after", "entry", "call", "activity", "tries", "took", "value", "then issued")
     start = lines[0].at if lines else None
     for line in lines:
         body = line.body
@@ -275,7 +281,8 @@ def journal_table(lines: Sequence[JournalLine], title: str = "", *, full: bool =
             _value(line, full=full),
             ("\n" if full else "  ").join(command_text(command, full=full) for command in body.commands),
         )
-    return made
+    ends = lines[-1].body.commands[-1:] if lines else []
+    return Group(made, *tracebacks(command.error for command in ends if command.error is not UNSET))
 
 
 def command_text(command: Command, *, full: bool = False) -> str:
@@ -311,12 +318,6 @@ def tracebacks(failures: Iterable[Failure]) -> Iterator[Text]:
     """Of the errors that runs ended with, each with an empty line before it."""
     for failure in failures:
         yield Text("\n" + traceback_of(failure), "red")
-
-
-def journal_tracebacks(lines: Sequence[JournalLine]) -> Iterator[Text]:
-    """That of the error which the run ended with, if it did."""
-    ends = lines[-1].body.commands[-1:] if lines else []
-    return tracebacks(command.error for command in ends if command.error is not UNSET)
 
 
 def failure_text(text: str | None) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common.inputs import DURATION
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON
@@ -14,6 +15,8 @@ from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from batuta.client import Batuta
     from batuta.resilience.operators import BreakerView, LimitView
 
@@ -153,39 +156,36 @@ async def _found(client: Batuta) -> Found:
 def _answer(common: CommonOptions, found: Found) -> None:
     breakers, limits = found
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table
-
+    def human(console: Console) -> None:
         if breakers:
-            made = table("breaker", "state", "since", "until", "reason")
-            for one in breakers:
-                state = f"{one.state} (forced {one.forced})" if one.forced else one.state
-                made.add_row(one.name, state, _time(one.since), _time(one.until), one.reason)
-            console.print(made)
+            columns = ("breaker", "state", "since", "until", "reason")
+            console.print(output.tables.table(*columns, rows=map(_breaker_row, breakers)))
         if limits:
-            made = table("limit", "allows", "key", "used", "held until")
-            for limit in limits:
-                for number, row in enumerate(_rows(limit)):
-                    made.add_row(limit.name if not number else "", _allows(limit) if not number else "", *row)
-            console.print(made)
+            rows = [row for limit in limits for row in _limit_rows(limit)]
+            console.print(output.tables.table("limit", "allows", "key", "used", "held until", rows=rows))
         if not breakers and not limits:
             say("there are no breakers and limits: workers declare them when they first use them", err=True)
 
     common.answer({"breakers": breakers, "limits": limits}, human)
 
 
-def _allows(limit: LimitView) -> str:
-    return limit.text() + (f" (changed; code: {limit.declared or 'none'})" if limit.changed else "")
+def _breaker_row(one: BreakerView) -> tuple[str, ...]:
+    state = f"{one.state} (forced {one.forced})" if one.forced else one.state
+    return one.name, state, _time(one.since), _time(one.until), one.reason
 
 
-def _rows(limit: LimitView) -> list[tuple[str, str, str]]:
-    rows = []
+def _limit_rows(limit: LimitView) -> Iterator[tuple[str, ...]]:
+    """One for each key, the first with the name and the settings of the limit."""
+    allows = limit.text() + (f" (changed; code: {limit.declared or 'none'})" if limit.changed else "")
+    head = (limit.name, allows)
     for key in limit.keys:
         used = [f"{count} of {rate}" for rate, count in key.used.items()]
         used += [f"{key.running} at once"] if limit.concurrency else []
         used += [f"balance {key.balance:g}"] if key.balance is not None else []
-        rows.append((key.key, ", ".join(used), _time(key.held_until)))
-    return rows or [("", "", "")]
+        yield (*head, key.key, ", ".join(used), _time(key.held_until))
+        head = ("", "")
+    if not limit.keys:
+        yield (*head, "", "", "")
 
 
 def _time(moment: Any) -> str:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import CURSOR, LIMIT, REASON, duration_option, with_options
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, print_json, with_common_options
 
 if TYPE_CHECKING:
+    from batuta.authoring.backend import Description
     from batuta.webhooks import Endpoint, NewEndpoint
 
 _HERE = "batuta.cli.partners.webhooks"
@@ -75,18 +77,13 @@ def list_endpoints(common: CommonOptions) -> None:
     """List the endpoints of the namespace."""
     found = common.ask(lambda client: client.webhooks.list())
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table, when
+    def row(one: Endpoint) -> tuple[str, ...]:
+        since = output.tables.when(one.failing_since)[:-4]
+        return one.id, one.url, ", ".join(one.types) or "all", _state(one), since, one.description
 
-        made = table("id", "url", "takes", "state", "fails since (UTC)", "description")
-        for one in found:
-            since = when(one.failing_since)[:-4] if one.failing_since else ""
-            made.add_row(one.id, one.url, ", ".join(one.types) or "all", _state(one), since, one.description)
-        console.print(made)
-        if not found:
-            say("there are no endpoints: `batuta webhooks create ADDRESS` adds one", err=True)
-
-    common.answer({"endpoints": found}, human)
+    columns = ("id", "url", "takes", "state", "fails since (UTC)", "description")
+    none = "there are no endpoints: `batuta webhooks create ADDRESS` adds one"
+    common.show_rows({"endpoints": found}, columns, map(row, found), none=none)
 
 
 @click.command()
@@ -212,18 +209,14 @@ def deliveries(
         )
     )
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import table, when
+    def row(one: Description) -> tuple[str, ...]:
+        sent, due = (output.tables.when(at)[:-4] for at in (one.created_at, one.wake_at))
+        return one.id, one.tags.get("type", ""), str(one.state), sent, due if one.closed_at is None else "", one.reason
 
-        made = table("id", "type", "state", "sent (UTC)", "next attempt (UTC)", "reason")
-        for one in page.runs:
-            due = when(one.wake_at)[:-4] if one.wake_at and one.closed_at is None else ""
-            made.add_row(one.id, one.tags.get("type", ""), str(one.state), when(one.created_at)[:-4], due, one.reason)
-        console.print(made)
-        if page.cursor:
-            say(f"more: --cursor {page.cursor}", err=True)
-
-    common.answer({"deliveries": page.runs, "cursor": page.cursor}, human)
+    columns = ("id", "type", "state", "sent (UTC)", "next attempt (UTC)", "reason")
+    note = f"more: --cursor {page.cursor}" if page.cursor else ""
+    document = {"deliveries": page.runs, "cursor": page.cursor}
+    common.show(document, lambda: output.tables.table(*columns, rows=map(row, page.runs)), note=note)
 
 
 @click.command()

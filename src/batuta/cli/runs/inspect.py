@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli.common.listing import FILTERS, KIND, WAITING_FOR, show_count, show_page
+from batuta.cli import output
+from batuta.cli.common.listing import FILTERS, KIND, WAITING_FOR, read_page, show_count, show_run
 from batuta.cli.common.options import CURSOR, LIMIT, with_options
 from batuta.cli.common.redaction import redactor, revealing
 from batuta.cli.common.run_lookup import ask_run, find_run
@@ -15,6 +16,8 @@ from batuta.cli.common.target import CommonOptions, print_json, with_common_opti
 from batuta.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from batuta.authoring.history.diff import Diff
     from batuta.client import Batuta
     from batuta.journal.export import Exported
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 @with_common_options
 def list_runs(common: CommonOptions, /, **where: Any) -> None:
     """List runs, newest first."""
-    show_page(common, "runs_table", where)
+    page = read_page(common, where)
+    common.show(page, lambda: output.tables.runs_table(page.runs), cursor=page.cursor)
 
 
 @click.command()
@@ -50,16 +54,7 @@ def show(common: CommonOptions, id: str) -> None:
 
     run, _, more = ask_run(common, id, run_document)
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import attempts_table, run_table
-
-        console.print(run_table(run, more))
-        if run.attempts:
-            console.print(attempts_table(run.attempts, is_open=run.closed_at is None))
-
-    import msgspec
-
-    common.answer({**msgspec.to_builtins(run), **more}, human)
+    show_run(common, run, more, "workflow")
 
 
 @click.command()
@@ -77,14 +72,7 @@ def journal(common: CommonOptions, id: str, export: bool, full: bool) -> None:
         return
     lines = ask_run(common, id, lambda run: run.journal())
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.tables import journal_table, journal_tracebacks
-
-        console.print(journal_table(lines, full=full))
-        for text in journal_tracebacks(lines):
-            console.print(text)
-
-    common.answer({"id": id, "entries": lines}, human)
+    common.show({"id": id, "entries": lines}, lambda: output.tables.journal_view(lines, full=full))
 
 
 _exact = click.option("--exact", is_flag=True, help="Take ids as run ids: exactly that run, not the last run of an id.")
@@ -101,10 +89,8 @@ def timeline(common: CommonOptions, id: str, exact: bool, everything: bool) -> N
     """Show where the time of the run ID went: what it waited for, what it did, every attempt. ID may be a run id."""
     found = ask_run(common, id, lambda run: run.timeline(), exact=exact)
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.timelines import timeline_view
-
-        console.print(timeline_view(found, console, everything=everything))
+    def human(console: Console) -> None:
+        console.print(output.timelines.timeline_view(found, console, everything=everything))
 
     common.answer(found, human)
 
@@ -129,12 +115,7 @@ def diff(common: CommonOptions, left: str, right: str | None, exact: bool, every
 
     found = common.ask(compare)
 
-    def human(console: Any) -> None:
-        from batuta.cli.output.timelines import diff_view
-
-        console.print(diff_view(found, everything=everything))
-
-    common.answer(found, human)
+    common.show(found, lambda: output.timelines.diff_view(found, everything=everything))
 
 
 async def _export(common: CommonOptions, id: str) -> Exported:
