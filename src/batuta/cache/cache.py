@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from batuta.cache.backend import CacheBackend, CacheInfo
 from batuta.cache.breaker import LocalBreaker
@@ -59,13 +59,13 @@ class Cache:
         check_number("failures", failures, 1, whole=True)
         check_number("retry_after", pause, 0)
         self._backend = backend
-        self._clock = clock or SystemClock()
-        self._breaker = LocalBreaker(failures, pause, self._clock)
+        self.clock = clock or SystemClock()
+        self._breaker = LocalBreaker(failures, pause, self.clock)
         self._observer = observer
         self._stale: dict[str, float] = {}
         """Keys that may hold an old value, because their deletion failed, until when."""
         self._uses, self._tell_every = Uses(), math.inf if tell_every is None else in_seconds(tell_every)
-        self._tell_at = self._clock.monotonic() + self._tell_every
+        self._tell_at = self.clock.monotonic() + self._tell_every
         self._telling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -81,10 +81,6 @@ class Cache:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
         await self._backend.close()
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
 
     @property
     def available(self) -> bool:
@@ -106,9 +102,9 @@ class Cache:
         self, entity: str, operation: str, work: Callable[[CacheBackend], Awaitable[T]], otherwise: D
     ) -> T | D:
         """Do it in time, or `otherwise`."""
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         if not self._breaker.allows():
-            self._tell(entity, operation, "skipped", began)
+            self.tell(entity, operation, "skipped", began)
             return otherwise
         try:
             async with asyncio.timeout(self._timeout):
@@ -124,23 +120,29 @@ class Cache:
                 raise
             if self._breaker.failed():
                 log.warning("%r fails, and is left alone for a while: %r", self._backend, error)
-            self._tell(entity, operation, "failed", began)
+            self.tell(entity, operation, "failed", began)
             return otherwise
         if self._breaker.succeeded():
             log.info("%r works again", self._backend)
         if operation not in ("get", "load"):  # those say more
-            self._tell(entity, operation, "ok", began)
+            self.tell(entity, operation, "ok", began)
         return found
 
-    async def invalidate(self, entity: str, keys: Iterable[str], lifetime: float) -> None:
-        """Drop values. If that fails, this process takes them for missing, and drops them as soon as it can."""
-        given = list(keys)
-        if not await self.ask(entity, "delete", lambda backend: _done(backend.delete(given)), otherwise=False):
-            self.remember(given, lifetime)
+    async def change(
+        self, entity: str, operation: str, key: str, work: Callable[[CacheBackend], Awaitable[None]], lifetime: float
+    ) -> None:
+        """Change what is under a key. If that fails an older value may be there for so long: this process takes it for
+        missing, and drops it as soon as it can."""
+        if await self.ask(entity, operation, work, otherwise=False) is False:
+            self.remember([key], lifetime)
+
+    async def invalidate(self, entity: str, key: str, lifetime: float) -> None:
+        """Drop a value."""
+        await self.change(entity, "delete", key, lambda backend: backend.delete([key]), lifetime)
 
     def remember(self, keys: Iterable[str], lifetime: float) -> None:
         """These keys may hold old values for so long."""
-        until = self._clock.monotonic() + lifetime
+        until = self.clock.monotonic() + lifetime
         for key in keys:
             self._stale[key] = until
         while len(self._stale) > _MOST_STALE:
@@ -151,7 +153,7 @@ class Cache:
 
     async def _make_up(self) -> None:
         """Delete some of the keys whose deletion failed. Each that is deleted counts, also when time runs out."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         for key, until in list(islice(self._stale.items(), _STALE_AT_ONCE)):
             if until > now:
                 await self._backend.delete([key])
@@ -161,17 +163,18 @@ class Cache:
     async def uses(self) -> list[EntityUse]:
         """Hits and misses by entity, of all processes that use the cache. Raises what the backend raises."""
         async with asyncio.timeout(self._timeout):
-            return await uses_of(self._backend, self._clock.now())
+            return await uses_of(self._backend, self.clock.now())
 
     async def _write_uses(self) -> None:
         try:
             async with asyncio.timeout(self._timeout):
-                await self._uses.write(self._backend, self._clock.now())
+                await self._uses.write(self._backend, self.clock.now())
         except Exception as error:  # noqa: BLE001 - the next time comes
             log.debug("the hits by entity are not told: %r", error)
 
-    def _tell(self, entity: str, operation: str, outcome: str, began: float) -> None:
-        now = self._clock.monotonic()
+    def tell(self, entity: str, operation: str, outcome: str, began: float) -> None:
+        """Report an operation; an entity reports its looks: hit, miss or absent."""
+        now = self.clock.monotonic()
         self._uses.note(entity, outcome, now - began)
         if now >= self._tell_at and self._breaker.closed:
             self._tell_at = now + self._tell_every
@@ -180,12 +183,3 @@ class Cache:
             log.debug("%s %s: %s in %.2f ms", entity, operation, outcome, 1_000 * (now - began))
         if self._observer is not None:
             self._observer(entity, operation, outcome, now - began)
-
-    def tell(self, entity: str, outcome: str, began: float) -> None:
-        """Report a look: hit, miss or absent."""
-        self._tell(entity, "get", outcome, began)
-
-
-async def _done(work: Awaitable[Any]) -> bool:
-    await work
-    return True

@@ -65,8 +65,7 @@ class Entity(Generic[T]):
     ) -> None:
         self._cache = cache
         self._keys = KeyPattern(pattern)
-        self.name = ":".join(part for part in pattern.split(":") if not part.startswith("{"))
-        """For metrics: the pattern without identifiers."""
+        self.name = self._keys.entity
         self._decoder = decoder_for(kind, f"a value of {self.name}")
         self._lifetime: float = in_seconds(lifetime)
         self._absent_lifetime: float = in_seconds(absent_lifetime)
@@ -102,7 +101,7 @@ class Entity(Generic[T]):
         if kept := self._kept_for(value):
             await self._put(key, data, kept)
         else:
-            await self._cache.invalidate(self.name, [key], self._kept)
+            await self._cache.invalidate(self.name, key, self._kept)
 
     async def put_absent(self, **identifiers: object) -> None:
         """Remember that the value does not exist, if `absent_lifetime` is set; else delete the cached value."""
@@ -110,11 +109,11 @@ class Entity(Generic[T]):
         if self._absent_lifetime:
             await self._put(key, ABSENT, self._absent_lifetime)
         else:
-            await self._cache.invalidate(self.name, [key], self._kept)
+            await self._cache.invalidate(self.name, key, self._kept)
 
     async def delete(self, **identifiers: object) -> None:
         """Drop a value (invalidation). A load under way can't bring the old one back."""
-        await self._cache.invalidate(self.name, [self._changed(identifiers)], self._kept)
+        await self._cache.invalidate(self.name, self._changed(identifiers), self._kept)
 
     async def get_or_load(self, load: Load[T], **identifiers: object) -> T | None:
         """The value. One that is missing or about to end is loaded once, however many ask for it in all processes.
@@ -165,9 +164,8 @@ class Entity(Generic[T]):
         began = self._cache.clock.monotonic()
         found = await self._find(key, "get", with_lifetime=with_lifetime)
         known = found is not None and found.left > 0
-        self._cache.tell(
-            self.name, "miss" if not known else "absent" if found and found.value is None else "hit", began
-        )
+        outcome = "miss" if not known else "absent" if found and found.value is None else "hit"
+        self._cache.tell(self.name, "get", outcome, began)
         return found
 
     async def _find(self, key: str, operation: str, *, with_lifetime: bool = True) -> _Found[T] | None:
@@ -190,12 +188,7 @@ class Entity(Generic[T]):
         return cast(T, unpack(data, self._decoder, f"a value of {self.name}"))
 
     async def _put(self, key: str, data: bytes, lifetime: float) -> None:
-        async def put(backend: CacheBackend) -> bool:
-            await backend.put(key, data, lifetime)
-            return True
-
-        if not await self._cache.ask(self.name, "put", put, otherwise=False):
-            self._cache.remember([key], self._kept)  # an older value may be there
+        await self._cache.change(self.name, "put", key, lambda backend: backend.put(key, data, lifetime), self._kept)
 
     def _ends_soon(self, left: float) -> bool:
         """XFetch: the longer a load takes, and the sooner the value ends, the more likely."""
@@ -277,18 +270,20 @@ class MemberSet:
     def __init__(self, cache: Cache, pattern: str, *, lifetime: Duration) -> None:
         self._cache, self._keys, self._lifetime = cache, KeyPattern(pattern), in_seconds(lifetime)
         check_number(f"{pattern!r}: lifetime", self._lifetime, 0.001)
-        self.name = ":".join(part for part in pattern.split(":") if not part.startswith("{"))
+        self.name = self._keys.entity
 
     async def add(self, *members: str, **identifiers: object) -> None:
-        key = self._keys.key(identifiers)
-        self._check(members)
-        await self._change(key, lambda backend: backend.add_members(key, members, self._lifetime))
+        key, lifetime = self._checked_key(members, identifiers), self._lifetime
+        await self._cache.change(
+            self.name, "put", key, lambda backend: backend.add_members(key, members, lifetime), lifetime
+        )
 
     async def remove(self, *members: str, **identifiers: object) -> None:
-        key = self._keys.key(identifiers)
-        self._check(members)
+        key = self._checked_key(members, identifiers)
         if members:
-            await self._change(key, lambda backend: backend.remove_members(key, members))
+            await self._cache.change(
+                self.name, "put", key, lambda backend: backend.remove_members(key, members), self._lifetime
+            )
 
     async def members(self, **identifiers: object) -> set[str]:
         """Empty if nothing is known."""
@@ -297,23 +292,17 @@ class MemberSet:
         found: set[str] = set()
         if not self._cache.is_stale(key):
             found = await self._cache.ask(self.name, "get", lambda backend: backend.members(key), otherwise=found)
-        self._cache.tell(self.name, "hit" if found else "miss", began)
+        self._cache.tell(self.name, "get", "hit" if found else "miss", began)
         return found
 
     async def delete(self, **identifiers: object) -> None:
-        await self._cache.invalidate(self.name, [self._keys.key(identifiers)], self._lifetime)
+        await self._cache.invalidate(self.name, self._keys.key(identifiers), self._lifetime)
 
-    def _check(self, members: tuple[str, ...]) -> None:
+    def _checked_key(self, members: tuple[str, ...], identifiers: dict[str, object]) -> str:
+        key = self._keys.key(identifiers)
         for member in members:
             check_text(member, f"member of {self.name}")
-
-    async def _change(self, key: str, work: Callable[[CacheBackend], Awaitable[Any]]) -> None:
-        async def change(backend: CacheBackend) -> bool:
-            await work(backend)
-            return True
-
-        if not await self._cache.ask(self.name, "put", change, otherwise=False):
-            self._cache.remember([key], self._lifetime)
+        return key
 
 
 def _say_if_failed(task: asyncio.Task[Any]) -> None:

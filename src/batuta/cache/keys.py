@@ -23,7 +23,7 @@ class KeyPattern:
     `:`, a brace or a space inside an identifier is written as `%3A`, so that two different calls never make one key.
     """
 
-    __slots__ = ("_names", "_template", "fields", "pattern")
+    __slots__ = ("_names", "_template", "entity", "fields", "pattern")
 
     def __init__(self, pattern: str) -> None:
         parts = check_text(pattern, "cache key pattern").split(":")
@@ -45,6 +45,8 @@ class KeyPattern:
         if len(set(fields)) != len(fields):
             raise InvalidInput(f"cache key pattern {pattern!r} names an identifier twice")
         self.pattern, self.fields = pattern, tuple(fields)
+        self.entity = ":".join(part for part in parts if not part.startswith("{"))
+        """For metrics: the pattern without identifiers."""
         self._names, self._template = frozenset(fields), ":".join(template)
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ class WindowCounter:
         if not pattern.endswith(_END):
             raise InvalidInput(f"pattern {pattern!r} of a counter must end with {_END!r}")
         self._cache, self._keys = cache, KeyPattern(pattern.removesuffix(_END))
-        self.name = ":".join(part for part in pattern.split(":") if not part.startswith("{"))
+        self.name = self._keys.entity
 
     def key(self, rate: Rate, **identifiers: object) -> str:
         """Where calls of now are counted. Raises InvalidInput."""
