@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import click
 
+from batuta.authoring.client.api_keys import ApiKey, NewApiKey
 from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, duration_option
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, print_json, with_common_options
+from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.journal.server.api_keys import SCOPES
-
-if TYPE_CHECKING:
-    from batuta.authoring.client.api_keys import ApiKey, NewApiKey
 
 api_keys = LazyGroup(
     "api-keys",
@@ -48,7 +43,7 @@ def create(common: CommonOptions, name: str, scope: str, expires: float | None, 
 @with_common_options
 def list_keys(common: CommonOptions) -> None:
     """The keys of the namespace, also those that are expired or revoked."""
-    found: Sequence[ApiKey] = common.ask(lambda client: client.api_keys.list())
+    found = common.ask(lambda client: client.api_keys.list())
 
     def row(key: ApiKey) -> list[str]:
         times = (key.created_at, key.expires_at, key.last_used_at, key.revoked_at)
@@ -81,8 +76,5 @@ def revoke(common: CommonOptions, id: str, reason: str) -> None:
 
 
 def _show_new(common: CommonOptions, made: NewApiKey) -> None:
-    if common.as_json:
-        print_json(made, whole=True)  # redaction would hide the key, which is shown once
-        return
-    say(made.key, whole=True)
-    say(f"key {made.id} ({made.scope}, namespace {made.namespace}): it is not shown again", err=True)
+    note = f"key {made.id} ({made.scope}, namespace {made.namespace}): it is not shown again"
+    common.show_secret(made, made.key, note)

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+from msgspec import json
 
-from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.redaction import say, shown_text
-from batuta.cli.common.target import console, json_option, print_json
+from batuta.cli.common.target import Answers, json_option
+from batuta.clock import SystemClock
 from batuta.errors import BatutaError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -46,11 +47,9 @@ with_redis = click.option(
 def info(redis_url: str, as_json: bool) -> None:
     """Show how the server is doing: keys, memory, and values that it dropped for lack of memory."""
     found: CacheInfo = _ask(redis_url, lambda redis: redis.info())
-    if as_json:
-        print_json(found)
-        return
     limit = f"{found.memory_max:,}" if found.memory_max else "no limit"
-    say(f"keys     {found.keys:,}\nmemory   {found.memory_used:,} bytes of {limit}\nevicted  {found.evicted:,}")
+    said = f"keys     {found.keys:,}\nmemory   {found.memory_used:,} bytes of {limit}\nevicted  {found.evicted:,}"
+    Answers(as_json).answer(found, lambda _: say(said))
 
 
 @click.command()
@@ -59,16 +58,11 @@ def info(redis_url: str, as_json: bool) -> None:
 def entities(redis_url: str, as_json: bool) -> None:
     """Show hits and misses by entity: of all processes that use the cache now, since each of them began."""
     from batuta.cache.uses import uses_of
-    from batuta.clock import SystemClock
 
     found: list[EntityUse] = _ask(redis_url, lambda redis: uses_of(redis, SystemClock().now()))
-    if as_json:
-        print_json({"entities": found})
-        return
     columns = ("entity", "hits", "looks", "absent", "mean", "failed")
-    console().print(output.tables.table(*columns, rows=map(_use_row, found)))
-    if not found:
-        say("no process has reported hits in the last minutes", err=True)
+    none = "no process has reported hits in the last minutes"
+    Answers(as_json).show_rows({"entities": found}, columns, map(_use_row, found), none=none)
 
 
 @click.command()
@@ -78,10 +72,8 @@ def entities(redis_url: str, as_json: bool) -> None:
 def check(redis_url: str, limit: int, as_json: bool) -> None:
     """Find keys without a lifetime: they stay for ever. Exits with 1 if there are any."""
     found = _ask(redis_url, lambda redis: redis.without_lifetime(limit))
-    if as_json:
-        print_json({"without_lifetime": found})
-    else:
-        say("\n".join(found) if found else "every key has a lifetime")
+    said = "\n".join(found) if found else "every key has a lifetime"
+    Answers(as_json).answer({"without_lifetime": found}, lambda _: say(said))
     if found:
         raise SystemExit(1)
 
@@ -92,8 +84,6 @@ def check(redis_url: str, limit: int, as_json: bool) -> None:
 @json_option
 def show(redis_url: str, key: str, as_json: bool) -> None:
     """Show the value of KEY, decompressed, or its set, and the seconds until it ends."""
-    from msgspec import json
-
     from batuta.cache.values import inflate
 
     found = _ask(redis_url, lambda redis: redis.look(key))
@@ -102,11 +92,9 @@ def show(redis_url: str, key: str, as_json: bool) -> None:
     value, left = found
     data = json.encode(sorted(value)) if isinstance(value, set) else inflate(value, "the value")
     text = data.decode(errors="replace")
-    if as_json:
-        print_json({"key": key, "value": text, "seconds_left": left})
-        return
-    console().print(shown_text(text))
-    say("it has no lifetime" if left is None else f"ends in {left:.0f} s", err=True)
+    note = "it has no lifetime" if left is None else f"ends in {left:.0f} s"
+    document = {"key": key, "value": text, "seconds_left": left}
+    Answers(as_json).show(document, lambda: shown_text(text), note=note)
 
 
 @click.command()
@@ -116,8 +104,7 @@ def show(redis_url: str, key: str, as_json: bool) -> None:
 def delete(redis_url: str, keys: tuple[str, ...], as_json: bool) -> None:
     """Delete the values under these keys. They are loaded anew at the next read."""
     _ask(redis_url, lambda redis: redis.delete(keys))
-    if as_json:
-        print_json({"deleted": keys})
+    Answers(as_json).answer({"deleted": keys}, lambda _: None)
 
 
 def _use_row(one: EntityUse) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import click
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.target import CommonOptions, opened, with_common_options
 from batuta.journal.audit import Verb
 from batuta.journal.marks import REDACT
 
@@ -55,7 +55,7 @@ def show(common: CommonOptions) -> None:
 async def _set(common: CommonOptions, reason: str, *, required: bool) -> None:
     from batuta.engine.backend.actor import Actor
 
-    async with common.opened() as store:
+    async with opened(common.store()) as store:
         if required:
             await store.set_mark(REDACT, "1", Actor(reason=reason).act(Verb.SET_MARK, after="1"))
         else:

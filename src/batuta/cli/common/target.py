@@ -10,21 +10,27 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
+import msgspec
 
+from batuta.authoring.middleware import Middleware
 from batuta.cli import output
 from batuta.cli.common.lazy import AS_JSON, COMMAND
 from batuta.cli.common.redaction import may_show_whole, redact, redactor, reveals, say, shown
+from batuta.connect import connect, store_for
+from batuta.errors import SchemaMismatch
+from batuta.journal.audit import Verb
+from batuta.journal.marks import REDACT
 from batuta.printable import printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from batuta.authoring.middleware import Middleware
     from batuta.client import Batuta
     from batuta.journal.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound="Store")
 
 _NARROWEST = 200
 """Columns of a table that does not go to a terminal."""
@@ -32,68 +38,11 @@ _RUNS = ("id", "left", "right")
 """Arguments of commands that name a run."""
 
 
-class CommonOptions:
-    """The database that a command talks to, and the form of its answer."""
+class Answers:
+    """The form of a command's answer: one JSON document, or what people read."""
 
-    def __init__(self, url: str | None, namespace: str | None, as_json: bool) -> None:
-        self.url, self.namespace, self.as_json = url, namespace, as_json
-        self._reason = ""
-
-    def because(self, reason: str) -> CommonOptions:
-        """The same target, with a `reason` for the audit log."""
-        self._reason = reason
-        return self
-
-    def client(self, *, migrate: bool = False, middleware: Sequence[Middleware] = ()) -> Batuta:
-        """A client. Commands that only look must not make tables: a mistyped path would give an empty database."""
-        from batuta.connect import connect
-
-        return connect(self.url, namespace=self.namespace, migrate=migrate, middleware=middleware, reason=self._reason)
-
-    def ask(self, work: Callable[[Batuta], Awaitable[R]], *, migrate: bool = False) -> R:
-        """The result of work with a client."""
-
-        async def ask() -> R:
-            async with self.client(migrate=migrate) as client:
-                return await work(client)
-
-        return asyncio.run(ask())
-
-    def store(self) -> Store:
-        from batuta.connect import store_for
-
-        return store_for(self.url, namespace=self.namespace)
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Store]:
-        """The store itself, open."""
-        store = self.store()
-        await store.open()
-        try:
-            yield store
-        finally:
-            await store.close()
-
-    async def note_reveal(self, runs: Iterable[str], command: str) -> None:
-        """Before anything is shown: record who reveals redacted values, of these runs or of all."""
-        from batuta.cli.common.run_lookup import id_of
-        from batuta.engine.backend.actor import Actor
-        from batuta.journal.audit import Verb
-
-        async with self.opened() as store:
-            for target in [await id_of(store, run) for run in runs] or [command]:
-                await store.note_act(target, Actor().act(Verb.REVEAL, detail={"command": command}))
-
-    async def requires_redaction(self) -> bool:
-        """Whether the namespace is marked for redaction. One without tables is not."""
-        from batuta.errors import SchemaMismatch
-        from batuta.journal.marks import REDACT
-
-        try:
-            async with self.opened() as store:
-                return REDACT in await store.marks()
-        except SchemaMismatch:  # the command says it, or makes the tables
-            return False
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
 
     def answer(self, document: Any, human: Callable[[Console], None]) -> None:
         """Print the document as JSON, or let `human` print it."""
@@ -134,11 +83,75 @@ class CommonOptions:
             cursor=cursor,
         )
 
+    def show_secret(self, document: Any, secret: str, note: str = "") -> None:
+        """Print a secret that is shown once: redaction would hide it."""
+        if self.as_json:
+            print_json(document, whole=True)
+            return
+        say(secret, whole=True)
+        if note:
+            say(note, err=True)
+
+
+class CommonOptions(Answers):
+    """The database that a command talks to, and the form of its answer."""
+
+    def __init__(self, url: str | None, namespace: str | None, as_json: bool) -> None:
+        super().__init__(as_json)
+        self.url, self.namespace = url, namespace
+        self._reason = ""
+
+    def because(self, reason: str) -> CommonOptions:
+        """The same target, with a `reason` for the audit log."""
+        self._reason = reason
+        return self
+
+    def client(self, *, migrate: bool = False, middleware: Sequence[Middleware] = ()) -> Batuta:
+        """A client. Commands that only look must not make tables: a mistyped path would give an empty database."""
+        return connect(self.url, namespace=self.namespace, migrate=migrate, middleware=middleware, reason=self._reason)
+
+    def ask(self, work: Callable[[Batuta], Awaitable[R]], *, migrate: bool = False) -> R:
+        """The result of work with a client."""
+
+        async def ask() -> R:
+            async with self.client(migrate=migrate) as client:
+                return await work(client)
+
+        return asyncio.run(ask())
+
+    def store(self) -> Store:
+        return store_for(self.url, namespace=self.namespace)
+
+    async def note_reveal(self, runs: Iterable[str], command: str) -> None:
+        """Before anything is shown: record who reveals redacted values, of these runs or of all."""
+        from batuta.cli.common.run_lookup import id_of
+        from batuta.engine.backend.actor import Actor
+
+        async with opened(self.store()) as store:
+            for target in [await id_of(store, run) for run in runs] or [command]:
+                await store.note_act(target, Actor().act(Verb.REVEAL, detail={"command": command}))
+
+    async def requires_redaction(self) -> bool:
+        """Whether the namespace is marked for redaction. One without tables is not."""
+        try:
+            async with opened(self.store()) as store:
+                return REDACT in await store.marks()
+        except SchemaMismatch:  # the command says it, or makes the tables
+            return False
+
+
+@asynccontextmanager
+async def opened(store: S) -> AsyncIterator[S]:
+    """The store, open until the end of the block."""
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
 
 def print_json(document: Any, *, whole: bool = False) -> None:
     """One document on stdout: redacted, unless it must be `whole`."""
-    import msgspec
-
     data = msgspec.json.encode(document)
     if not whole and redactor() is not None:
         data = msgspec.json.encode(shown(msgspec.json.decode(data)))

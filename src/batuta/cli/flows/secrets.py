@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, print_json, with_common_options
+from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import NothingMatches
-
-if TYPE_CHECKING:
-    from batuta.client import Batuta
 
 secrets = LazyGroup(
     "secrets",
@@ -41,30 +37,17 @@ def set_secret(common: CommonOptions, name: str, reason: str) -> None:
         value = click.prompt(f"Value of {name}", hide_input=True, err=True)
     else:
         value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
-
-    async def work(client: Batuta) -> None:
-        await client.flows.secrets.set(name, value)
-
-    common.because(reason).ask(work)
-    if common.as_json:
-        print_json({"name": name, "reference": f"secret://store/{name}"})
-    else:
-        say(f"kept: write secret://store/{name} in a flow")
+    common.because(reason).ask(lambda client: client.flows.secrets.set(name, value))
+    reference = f"secret://store/{name}"
+    common.answer({"name": name, "reference": reference}, lambda _: say(f"kept: write {reference} in a flow"))
 
 
 @click.command("list")
 @with_common_options
 def list_secrets(common: CommonOptions) -> None:
     """List the names of all secrets."""
-
-    async def work(client: Batuta) -> list[str]:
-        return await client.flows.secrets.names()
-
-    names = common.ask(work)
-    if common.as_json:
-        print_json({"secrets": names})
-    else:
-        say("\n".join(names) or "there are no secrets")
+    names = common.ask(lambda client: client.flows.secrets.names())
+    common.answer({"secrets": names}, lambda _: say("\n".join(names) or "there are no secrets"))
 
 
 @click.command("delete")
@@ -73,13 +56,6 @@ def list_secrets(common: CommonOptions) -> None:
 @with_common_options
 def delete(common: CommonOptions, name: str, reason: str) -> None:
     """Forget the secret NAME: calls that name it fail from now on."""
-
-    async def work(client: Batuta) -> bool:
-        return await client.flows.secrets.remove(name)
-
-    if not common.because(reason).ask(work):
+    if not common.because(reason).ask(lambda client: client.flows.secrets.remove(name)):
         raise NothingMatches(f"there is no secret {name!r}")
-    if common.as_json:
-        print_json({"name": name, "deleted": True})
-    else:
-        say(f"deleted secret {name}")
+    common.answer({"name": name, "deleted": True}, lambda _: say(f"deleted secret {name}"))

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.authoring.backend import Description
 from batuta.cli import output
+from batuta.cli.common.inputs import read_json
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import CURSOR, LIMIT, REASON, duration_option, with_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, print_json, with_common_options
+from batuta.cli.common.target import CommonOptions, with_common_options
 
 if TYPE_CHECKING:
-    from batuta.authoring.backend import Description
     from batuta.webhooks import Endpoint, NewEndpoint
 
 _HERE = "batuta.cli.partners.webhooks"
@@ -172,8 +173,6 @@ def delete(common: CommonOptions, id: str, reason: str) -> None:
 @with_common_options
 def send(common: CommonOptions, event_type: str, data: str | None, id: str | None, endpoints: tuple[str, ...]) -> None:
     """Send an event of this TYPE to every endpoint that takes it."""
-    from batuta.cli.common.inputs import read_json
-
     value = None if data is None else read_json(data, "--data")
     made = common.ask(lambda client: client.webhooks.send(event_type, value, id=id, endpoints=endpoints or None))
     _sent(common, made)
@@ -233,18 +232,13 @@ def _state(one: Endpoint) -> str:
 
 
 def _show(common: CommonOptions, one: Endpoint) -> None:
-    def human(_: Any) -> None:
-        say(f"{one.id}  {one.url}  takes {', '.join(one.types) or 'all'}  {_state(one)}")
-
-    common.answer(one, human)
+    said = f"{one.id}  {one.url}  takes {', '.join(one.types) or 'all'}  {_state(one)}"
+    common.answer(one, lambda _: say(said))
 
 
 def _show_new(common: CommonOptions, made: NewEndpoint) -> None:
-    if common.as_json:
-        print_json(made, whole=True)  # redaction would hide the secret, which is shown once
-        return
-    say(made.secret, whole=True)
-    say(f"the secret of endpoint {made.id}, for the receiver: it is not shown again", err=True)
+    note = f"the secret of endpoint {made.id}, for the receiver: it is not shown again"
+    common.show_secret(made, made.secret, note)
 
 
 def _sent(common: CommonOptions, made: Any) -> None:
