@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from batuta.authoring.client.bulk_operations import AuditPage
 from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import FAILED, OK, LazyGroup
 from batuta.cli.common.options import CURSOR, LIMIT, SINCE, UNTIL, with_options
 from batuta.cli.common.redaction import revealing, say
 from batuta.cli.common.run_lookup import id_of
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.target import CommonOptions, opened, with_common_options
 from batuta.journal.audit import Verb
 from batuta.printable import number_of
-
-if TYPE_CHECKING:
-    from batuta.authoring.client.bulk_operations import AuditPage
 
 audit = LazyGroup(
     "audit",
@@ -75,11 +73,7 @@ def verify(common: CommonOptions, expect: str | None) -> None:
 
 async def _read(common: CommonOptions, where: dict[str, Any]) -> AuditPage:
     if where["target"]:
-        store = common.store()
-        await store.open()
-        try:
+        async with opened(common.store()) as store:
             where["target"] = await id_of(store, where["target"])
-        finally:
-            await store.close()
     async with common.client() as client:
         return await client.audit(**where)

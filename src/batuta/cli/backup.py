@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -12,13 +11,16 @@ import click
 
 from batuta.cli.common.lazy import FAILED, OK
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import console, json_option, print_json
+from batuta.cli.common.target import Answers, json_option, opened
 from batuta.cli.verify import show_report
-from batuta.clock import SECOND, Clock, SystemClock
+from batuta.clock import SECOND, SystemClock
+from batuta.connect import store_for, with_codecs
 from batuta.errors import InvalidInput
 from batuta.printable import number_of
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from batuta.stores.sqlite import SqliteStore
     from batuta.verify import Report
 
@@ -48,15 +50,11 @@ def backup(source_url: str, dest_file: Path, as_json: bool) -> None:
             for name, report in reports.items()
         },
     }
-    if as_json:
-        print_json(document)
-    else:
-        _show(document, reports)
+    Answers(as_json).answer(document, lambda console: _show(console, document, reports))
     raise SystemExit(OK if holds else FAILED)
 
 
 def _source(url: str) -> SqliteStore:
-    from batuta.connect import store_for
     from batuta.stores.sqlite import SqliteStore
 
     if urlsplit(url).scheme in ("postgresql", "postgres"):
@@ -71,10 +69,14 @@ def _source(url: str) -> SqliteStore:
 
 
 async def _backup(source: SqliteStore, target: Path) -> dict[str, Report]:
-    await source.open()  # says what is wrong with it
-    await source.close()
+    from batuta.stores.sqlite import SqliteStore
+
+    async with opened(source):  # says what is wrong with it
+        pass
     with source.copied_to(target) as draft:
-        return {name: await _verify(draft, name) for name in await _namespaces(draft)}
+        async with opened(SqliteStore(draft, "default")) as store:
+            namespaces = store.namespaces()
+        return {name: await _verify(draft, name) for name in namespaces}
 
 
 class _Later(SystemClock):
@@ -85,31 +87,16 @@ class _Later(SystemClock):
 
 
 async def _verify(draft: Path, namespace: str) -> Report:
-    from batuta.connect import with_codecs
+    from batuta.stores.sqlite import SqliteStore
     from batuta.verify import verify
 
-    async with AsyncExitStack() as stack:
-        store = await _opened(draft, namespace, stack, _Later())
+    async with opened(SqliteStore(draft, namespace, _Later())) as store:
         return await verify(with_codecs(store), patience=0)
 
 
-async def _namespaces(draft: Path) -> list[str]:
-    async with AsyncExitStack() as stack:
-        return (await _opened(draft, "default", stack, None)).namespaces()
-
-
-async def _opened(draft: Path, namespace: str, stack: AsyncExitStack, clock: Clock | None) -> SqliteStore:
-    from batuta.stores.sqlite import SqliteStore
-
-    store = SqliteStore(draft, namespace, clock)
-    await store.open()
-    stack.push_async_callback(store.close)
-    return store
-
-
-def _show(document: dict[str, Any], reports: dict[str, Report]) -> None:
+def _show(console: Console, document: dict[str, Any], reports: dict[str, Report]) -> None:
     say(f"copied {number_of(document['runs'], 'run')} ({document['bytes']:,} bytes) to {document['file']}")
     for name, report in reports.items():
         if not report.holds:
             say(f"namespace {name}:")
-            show_report(console(), report)
+            show_report(console, report)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.authoring.definitions import by_code
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import FAILED, OK
-from batuta.cli.common.target import CommonOptions, json_option
+from batuta.cli.common.target import CommonOptions, json_option, opened
 from batuta.cli.replay import show_differences
 from batuta.errors import InvalidInput
 from batuta.printable import number_of
@@ -94,16 +95,13 @@ def _shapes(checked: Check, file: Path, *, update: bool) -> list[Finding]:
 
 async def _replayed(common: CommonOptions, targets: Sequence[str], last: int) -> list[Replayed]:
     """The newest journals of each workflow that the modules have."""
-    from batuta.authoring.definitions import by_code
     from batuta.client import run_filter
     from batuta.verify.recorded_journals import exported_runs, replay_exported
 
     async with AsyncExitStack() as stack:
         workflows = [workflow for target in targets for workflow in (await load_app(_module(target), stack)).workflows]
         code = by_code(list(dict.fromkeys(workflows)))
-        store = common.store()
-        stack.push_async_callback(store.close)
-        await store.open()
+        store = await stack.enter_async_context(opened(common.store()))
         return [
             await replay_exported(code, exported)
             for name in sorted({workflow.name for workflow in workflows})

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batuta.cli.common.lazy import FAILED, OK, LazyGroup
 from batuta.cli.common.options import REASON
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, json_option, print_json, with_common_options
+from batuta.cli.common.target import Answers, CommonOptions, json_option, opened, print_json, with_common_options
+from batuta.journal.audit import Verb
 from batuta.printable import number_of
 
 if TYPE_CHECKING:
@@ -44,10 +45,7 @@ def new(id: str, file: str | None, as_json: bool) -> None:
             print_json({"id": id, "file": file})
         return
     key = Keys.new(id)
-    if as_json:
-        print_json({"id": id, "key": key}, whole=True)
-    else:
-        say(key, whole=True)
+    Answers(as_json).show_secret({"id": id, "key": key}, key)
 
 
 @click.command("list")
@@ -58,15 +56,17 @@ def list_keys(as_json: bool) -> None:
 
     found = Keys.from_env()
     rows = [] if found is None else [{"id": key.id, "check": key.check} for key in found.all.values()]
-    if as_json:
-        print_json({"keys": rows, "plain": found is not None and found.plain})
-        return
-    for common, row in enumerate(rows):
-        say(f"{row['id']}  {row['check']}  {'decrypts' if common else 'encrypts and decrypts'}")
-    if found is None:
-        say("payloads are not encrypted: neither BATUTA_KEYS nor BATUTA_KEYS_FILE is set")
-    elif found.plain:
-        say("plain: unencrypted payloads are accepted, too")
+    plain = found is not None and found.plain
+
+    def human(_: Any) -> None:
+        for place, row in enumerate(rows):
+            say(f"{row['id']}  {row['check']}  {'decrypts' if place else 'encrypts and decrypts'}")
+        if found is None:
+            say("payloads are not encrypted: neither BATUTA_KEYS nor BATUTA_KEYS_FILE is set")
+        if plain:
+            say("plain: unencrypted payloads are accepted, too")
+
+    Answers(as_json).answer({"keys": rows, "plain": plain}, human)
 
 
 @click.command()
@@ -89,16 +89,12 @@ def rotate(common: CommonOptions, dry_run: bool, reason: str) -> None:
 async def _rotate(common: CommonOptions, dry_run: bool, reason: str) -> Rotated:
     from batuta.codecs import Keys
     from batuta.engine.backend.actor import Actor
-    from batuta.journal.audit import Verb
     from batuta.stores.coded.key_rotation import rotate as encrypt_anew
 
-    store, keys = common.store(), Keys.from_env()
+    keys = Keys.from_env()
     act = Actor().act(Verb.ROTATE_KEYS, reason, detail={"keys": [] if keys is None else list(keys.all)})
-    try:
-        await store.open()
+    async with opened(common.store()) as store:
         return await encrypt_anew(store, act, dry_run=dry_run)
-    finally:
-        await store.close()
 
 
 def _show(done: Rotated, *, dry_run: bool) -> None:

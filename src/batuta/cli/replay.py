@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.authoring.definitions import by_code
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import FAILED, OK
 from batuta.cli.common.options import app_option
 from batuta.cli.common.redaction import revealing
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.target import CommonOptions, opened, with_common_options
 from batuta.errors import InvalidInput
+from batuta.journal.export import Exported, read_exported
 from batuta.journal.states import OPEN
 
 if TYPE_CHECKING:
-    from batuta.journal.export import Exported
     from batuta.verify.recorded_journals import Replayed
 
 _SHOWN = 50
@@ -58,7 +59,6 @@ async def _replay(
     only_open: bool,
     limit: int | None,
 ) -> list[Replayed]:
-    from batuta.authoring.definitions import by_code
     from batuta.verify.recorded_journals import replay_exported
 
     async with AsyncExitStack() as stack:
@@ -72,8 +72,6 @@ async def _replay(
 
 
 async def _from_files(files: tuple[Path, ...]) -> AsyncIterator[Exported]:
-    from batuta.journal.export import read_exported
-
     for file in files:
         for exported in read_exported(file.read_bytes(), str(file)):
             yield exported
@@ -85,9 +83,7 @@ async def _from_store(
     from batuta.client import run_filter
     from batuta.verify.recorded_journals import exported_runs
 
-    store = common.store()
-    stack.push_async_callback(store.close)
-    await store.open()
+    store = await stack.enter_async_context(opened(common.store()))
     where = run_filter(workflow=workflow, states=sorted(OPEN) if only_open else ())
     async for exported in exported_runs(store, where, limit):
         yield exported

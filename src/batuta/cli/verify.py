@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import FAILED, OK
 from batuta.cli.common.options import app_option
 from batuta.cli.common.redaction import revealing
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.target import CommonOptions, opened, with_common_options
 from batuta.printable import number_of
 
 if TYPE_CHECKING:
@@ -58,18 +59,15 @@ async def _verify(common: CommonOptions, target: str | None, patience: float) ->
 
     async with AsyncExitStack() as stack:
         app = await load_app(target, stack) if target else None
-        store = common.store()
-        stack.push_async_callback(store.close)
-        await store.open()
+        store = await stack.enter_async_context(opened(common.store()))
         return await check(store, app.workflows if app else (), patience=patience)
 
 
 def show_report(console: Any, report: Report) -> None:
     """The table of invariants, then what does not hold."""
-    from batuta.cli.output.tables import table
     from batuta.verify import INVARIANTS
 
-    made = table("", "invariant", "checked", "violations")
+    made = output.tables.table("", "invariant", "checked", "violations")
     for name, sentence in INVARIANTS.items():
         skipped = name == "I7" and not report.checked[name]
         made.add_row(name, sentence, "-" if skipped else str(report.checked[name]), str(report.found[name]))

@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from batuta.cli.common.lazy import FAILED, OK
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import console, json_option, print_json
+from batuta.cli.common.target import console, json_option, opened, print_json
+from batuta.clock import SystemClock
+from batuta.connect import store_for
 from batuta.errors import BatutaError
 
 if TYPE_CHECKING:
@@ -67,7 +69,6 @@ def demo(keep: bool, as_json: bool) -> None:
 async def _play(folder: Path, as_json: bool) -> bool:
     from batuta.cli.demo.show import Show
     from batuta.cli.demo.stage import Stage
-    from batuta.clock import SystemClock
 
     stage, clock = Stage(folder), SystemClock()
     out = console(stderr=as_json)
@@ -136,16 +137,11 @@ async def _reckon(stage: Stage, client: Batuta, before: list[Event], answered: s
     from batuta.cli.demo.judge import disagreements, steps_of
     from batuta.cli.demo.orders import order
     from batuta.cli.demo.stage import NAMESPACE
-    from batuta.connect import store_for
     from batuta.verify import verify
 
     steps = steps_of(stage.events(), before, answered, await stage.journals(client))
-    store = store_for(stage.url, namespace=NAMESPACE)
-    await store.open()
-    try:
+    async with opened(store_for(stage.url, namespace=NAMESPACE)) as store:
         report = await verify(store, [order])
-    finally:
-        await store.close()
     return Outcome(steps, await stage.endings(client), disagreements(steps), report)
 
 

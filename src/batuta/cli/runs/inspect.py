@@ -12,7 +12,7 @@ from batuta.cli.common.listing import FILTERS, KIND, WAITING_FOR, read_page, sho
 from batuta.cli.common.options import CURSOR, LIMIT, with_options
 from batuta.cli.common.redaction import redactor, revealing
 from batuta.cli.common.run_lookup import ask_run, find_run
-from batuta.cli.common.target import CommonOptions, print_json, with_common_options
+from batuta.cli.common.target import CommonOptions, opened, print_json, with_common_options
 from batuta.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -123,9 +123,5 @@ async def _export(common: CommonOptions, id: str) -> Exported:
 
     async with common.client() as client:
         run_id = (await find_run(client, id)).run_id
-    store = common.store()
-    await store.open()
-    try:
+    async with opened(common.store()) as store:
         return await export_run(store, run_id)
-    finally:
-        await store.close()
