@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from math import isfinite
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import MsgspecError, Struct
 
@@ -33,10 +33,9 @@ from batuta.names import check_name, check_reason
 from batuta.resilience.breakers.rules import OFF, BreakerSettings, BreakerState, decode_breaker
 from batuta.resilience.limits.gate import ALL
 from batuta.resilience.limits.rules import Bucket, LimitDoc, LimitSettings, decode_counts, decode_limit, limit_settings
+from batuta.resilience.partners import wake_runs
 
 T = TypeVar("T")
-
-_WOKEN = 1_000
 
 
 class BreakerView(Struct, kw_only=True):
@@ -96,8 +95,24 @@ class LimitView(Struct, kw_only=True):
         return ", ".join(said + ([f"balance {self.capacity} + {self.refill}"] if self.capacity else []))
 
 
-class _Operations:
+V = TypeVar("V", BreakerView, LimitView)
+
+
+class _Operations(Generic[V]):
     kind: str
+
+    async def list(self) -> Sequence[V]:
+        raise NotImplementedError
+
+    async def get(self, name: str) -> V:
+        """Raises UnknownPartner."""
+        found = await self._find(name)
+        if found is None:
+            raise UnknownPartner(self.kind, name)
+        return found
+
+    async def _find(self, name: str) -> V | None:
+        return next((one for one in await self.list() if one.name == name), None)
 
     def __init__(self, backend: StoreAccess) -> None:
         self._backend = backend
@@ -108,10 +123,6 @@ class _Operations:
         await asyncio.sleep(0)
         return changed.answer
 
-    async def _wake(self, name: str) -> None:
-        while await self._backend.store.wake_gate(name, _WOKEN) == _WOKEN:
-            pass
-
     async def forget(self, name: str, reason: str = "") -> None:
         """Forget it, with all that it counts. A worker that uses it declares it again. Raises UnknownPartner."""
         act = self._backend.act(Verb.FORGET_PARTNER, check_reason(reason))
@@ -121,10 +132,10 @@ class _Operations:
             raise UnknownPartner(self.kind, name)
         for one in kept:
             await self._change(name, one.key, lambda _: PartnerChange(None, "", tell=True), None if one.key else act)
-        await self._wake(name)
+        await wake_runs(self._backend.store, name)
 
 
-class Breakers(_Operations):
+class Breakers(_Operations[BreakerView]):
     """Circuit breakers of a namespace: `client.breakers`."""
 
     kind = BREAKER
@@ -133,13 +144,6 @@ class Breakers(_Operations):
         """All that workers have declared, by name."""
         rows = [one for one in await all_partners(self._backend.store) if one.kind == BREAKER]
         return [_readable_breaker(one.name, one.doc) for one in rows]
-
-    async def get(self, name: str) -> BreakerView:
-        """Raises UnknownPartner."""
-        found = next((one for one in await self.list() if one.name == name), None)
-        if found is None:
-            raise UnknownPartner(BREAKER, name)
-        return found
 
     async def open(self, name: str, reason: str = "") -> BreakerView:
         """Hold it open until it is closed: no call reaches the partner. Raises UnknownPartner."""
@@ -168,11 +172,11 @@ class Breakers(_Operations):
 
         state = await self._change(name, "", rule, act)
         if state.lets_in:
-            await self._wake(name)
+            await wake_runs(self._backend.store, name)
         return _breaker(name, state)
 
 
-class Limits(_Operations):
+class Limits(_Operations[LimitView]):
     """Limits towards partners: `client.limits`."""
 
     kind = LIMIT
@@ -192,13 +196,6 @@ class Limits(_Operations):
                 except (MsgspecError, RecursionError) as error:
                     known.reason = str(DamagedPartner(LIMIT, row.name, error))
         return [_limit(name, doc, keys[name]) for name, doc in found.items()]
-
-    async def get(self, name: str) -> LimitView:
-        """Raises UnknownPartner."""
-        found = next((one for one in await self.list() if one.name == name), None)
-        if found is None:
-            raise UnknownPartner(LIMIT, name)
-        return found
 
     async def change(
         self,
@@ -221,9 +218,7 @@ class Limits(_Operations):
         return await self._set(name, None, check_reason(reason), may_be_new=False)
 
     async def _set(self, name: str, settings: LimitSettings | None, reason: str, *, may_be_new: bool) -> LimitView:
-        before = next((one for one in await self.list() if one.name == name), None)
-        if before is None and not may_be_new:
-            raise UnknownPartner(LIMIT, name)
+        before = await (self._find(name) if may_be_new else self.get(name))
         told = None if before is None else before.text()
         act = self._backend.act(Verb.CHANGE_LIMIT, reason, before=told, after=settings and settings.text())
 
@@ -233,32 +228,24 @@ class Limits(_Operations):
             return PartnerChange(None, doc.encode(), tell=True)
 
         await self._change(name, "", rule, act)
-        await self._wake(name)
+        await wake_runs(self._backend.store, name)
         return await self.get(name)
 
     async def hold(self, name: str, wait: Duration, *, key: str | None = None) -> None:
         """No worker calls the partner for so long: for what it says in words that Batuta does not read by itself. A
         shorter pause does not end a longer one. Raises UnknownPartner."""
         seconds, which = check_period("wait", wait), _checked_key(key)
-
-        def rule(docs: PartnerDocs) -> PartnerChange[None]:
-            doc = self._known(name, docs.doc)
-            doc.hold(which, docs.now + round(seconds * SECOND), docs.now)
-            return PartnerChange(None, doc.encode(), tell=True)
-
-        await self._change(name, "", rule, self._held(which, seconds))
+        await self._edit(
+            name,
+            lambda doc, now: doc.hold(which, now + round(seconds * SECOND), now),
+            self._held(which, seconds),
+        )
 
     async def release(self, name: str, *, key: str | None = None) -> None:
         """End such a pause now. Raises UnknownPartner."""
         which = _checked_key(key)
-
-        def rule(docs: PartnerDocs) -> PartnerChange[None]:
-            doc = self._known(name, docs.doc)
-            doc.release(which)
-            return PartnerChange(None, doc.encode(), tell=True)
-
-        await self._change(name, "", rule, self._held(which, 0))
-        await self._wake(name)
+        await self._edit(name, lambda doc, _: doc.release(which), self._held(which, 0))
+        await wake_runs(self._backend.store, name)
 
     async def sync(self, name: str, balance: float, *, key: str | None = None) -> None:
         """Set the balance that the partner reports; it may be negative. Raises UnknownPartner, and InvalidInput for
@@ -276,13 +263,21 @@ class Limits(_Operations):
             counts.sync(balance, docs.now)
             return PartnerChange(None, counts.encode())
 
-        def turned(docs: PartnerDocs) -> PartnerChange[None]:
-            doc = self._known(name, docs.doc)
+        def turned(doc: LimitDoc, _: int) -> None:
             doc.turn += 1
-            return PartnerChange(None, doc.encode(), tell=True)
 
         await self._change(name, which, told)
-        await self._change(name, "", turned)
+        await self._edit(name, turned)
+
+    async def _edit(self, name: str, edit: Callable[[LimitDoc, int], None], act: Act | None = None) -> None:
+        """Change the document of a limit that there is, given the store's time."""
+
+        def rule(docs: PartnerDocs) -> PartnerChange[None]:
+            doc = self._known(name, docs.doc)
+            edit(doc, docs.now)
+            return PartnerChange(None, doc.encode(), tell=True)
+
+        await self._change(name, "", rule, act)
 
     def _held(self, key: str, seconds: float) -> Act:
         """For the audit log: as long as a partner is not called, what waits for it stands still."""

@@ -13,7 +13,14 @@ from batuta.clock import SECOND
 from batuta.errors import DamagedPartner, StoreError
 from batuta.ids import new_message_id
 from batuta.journal.records import Hint
-from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, all_partners
+from batuta.journal.resilience.partners import (
+    Partner,
+    PartnerChange,
+    PartnerDocs,
+    PartnerRule,
+    PartnerStore,
+    all_partners,
+)
 
 log = logging.getLogger("batuta.resilience")
 
@@ -25,6 +32,12 @@ SOON = 0.9
 _LOOKS = 0.05
 """Seconds between two looks at the store: where it tells of every write there may be many hints."""
 _WOKEN = 1_000
+
+
+async def wake_runs(store: PartnerStore, name: str) -> None:
+    """Runs that wait in the store for the gate are due now."""
+    while await store.wake_gate(name, _WOKEN) == _WOKEN:
+        pass
 
 
 class Shared(Protocol):
@@ -119,15 +132,10 @@ class Partners:
 
         self.host.spawn(run())
 
-    async def wake_runs(self, name: str) -> None:
-        """Runs that wait in the store for the gate are due now."""
-        while await self.host.store.wake_gate(name, _WOKEN) == _WOKEN:
-            pass
-
     def wake_refused(self, name: str) -> None:
         """The gate has opened: calls that this process refused may have left memory since, or be about to."""
         for seconds in (0.0, 1.0, 5.0):
-            self.host.call_later(seconds, lambda: self.begin(lambda: self.wake_runs(name), lambda: None))
+            self.host.call_later(seconds, lambda: self.begin(lambda: wake_runs(self.host.store, name), lambda: None))
 
     # -- news
 

@@ -22,7 +22,7 @@ from batuta.resilience.breakers.rules import (
     differences,
     new_breaker,
 )
-from batuta.resilience.partners import SOON, Partners
+from batuta.resilience.partners import SOON, Partners, wake_runs
 from batuta.telemetry import BreakerChanged
 
 log = logging.getLogger("batuta.resilience")
@@ -276,7 +276,7 @@ class BreakerKeeper:
             BreakerChanged(state.since / SECOND, self._host.namespace, self.name, state.state, before, state.reason)
         )
         if state.lets_in:
-            await self._partners.wake_runs(self.name)
+            await wake_runs(self._host.store, self.name)
 
     def _tell(self) -> None:
         async def work() -> None:
