@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from batuta.authoring.client.dead_letters import Reprocessed
+from batuta.authoring.definitions import activities_of
 from batuta.cli import output
 from batuta.cli.common import inputs
+from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import CURSOR, LIMIT, NAME, REASON, SINCE, UNTIL, app_option, with_options
 from batuta.cli.common.redaction import revealing, say
@@ -25,15 +28,13 @@ from batuta.errors import (
     PayloadSealed,
     UnknownRun,
 )
-from batuta.journal.dead_letters import LetterState
+from batuta.journal.dead_letters import DeadLetter, LetterState
 from batuta.journal.records import LetterReason, RunKind
 from batuta.journal.tracebacks import traceback_of
 from batuta.printable import number_of
 
 if TYPE_CHECKING:
-    from batuta.authoring.client.dead_letters import Reprocessed
     from batuta.client import Batuta
-    from batuta.journal.dead_letters import DeadLetter
 
 dead_letters = LazyGroup(
     "dead-letters",
@@ -238,9 +239,6 @@ async def _code_of(
     client: Batuta, stack: AsyncExitStack, target: str, ids: tuple[str, ...], given: dict[str, Any]
 ) -> Any:
     """The job or workflow of the name that is meant."""
-    from batuta.authoring.definitions import activities_of
-    from batuta.cli.common.app_loading import load_app
-
     app = await load_app(target, stack)
     name = (await client.dead_letters.get(ids[0])).name if ids else given.get("name")
     if name is None:
@@ -254,9 +252,6 @@ async def _code_of(
 
 def _filters(where: dict[str, Any]) -> dict[str, Any]:
     found = inputs.filters(where)
-    for option in ("since", "until"):
-        if option in found:
-            found[option] = inputs.ago(found[option], f"--{option}")
     renamed = {"cause": "reason", "since": "after", "until": "before"}
     return {renamed.get(name, name): value for name, value in found.items()}
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.authoring.backend import AttemptView, Description
+from batuta.authoring.client.documents import job_document
+from batuta.authoring.client.handle import Handle
 from batuta.cli import output
+from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.listing import FILTERS, read_page, show_count, show_run
-from batuta.cli.common.options import CURSOR, LIMIT, REASON, with_options
+from batuta.cli.common.options import CURSOR, LIMIT, REASON, duration_option, with_options
 from batuta.cli.common.redaction import revealing, say
 from batuta.cli.common.run_lookup import find_run
 from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.runs.start import begin_run
 from batuta.errors import InvalidInput
-from batuta.journal.records import RunKind
+from batuta.journal.records import IfExists, RunKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from batuta.authoring.backend import AttemptView, Description
-    from batuta.authoring.client.handle import Handle
     from batuta.client import Batuta
 
 jobs = LazyGroup(
@@ -29,13 +31,66 @@ jobs = LazyGroup(
         "attempts": ("batuta.cli.jobs:attempts", "List the attempts of a job, with their errors."),
         "cancel": ("batuta.cli.jobs:cancel", "Cancel a job."),
         "count": ("batuta.cli.jobs:count", "Count jobs."),
-        "enqueue": ("batuta.cli.enqueue:enqueue", "Enqueue a job, by its name."),
+        "enqueue": ("batuta.cli.jobs:enqueue", "Enqueue a job, by its name."),
         "list": ("batuta.cli.jobs:list_jobs", "List jobs, newest first."),
         "retry": ("batuta.cli.jobs:retry", "Try a parked or failed job again."),
         "show": ("batuta.cli.jobs:show", "Show one job: state, progress, attempts, result."),
     },
     help="Enqueue, list, show, cancel and retry jobs.",
 )
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--input",
+    "-i",
+    "text",
+    metavar="JSON|@FILE|@-",
+    help="The arguments, as an array; any other value is the only argument.",
+)
+@click.option("--id", "id", metavar="ID", help="Your id for the job.  [default: its run id]")
+@click.option(
+    "--if-exists", type=click.Choice([str(one) for one in IfExists]), help="With --id: what to do when the id is taken."
+)
+@click.option("--queue", "-q", metavar="NAME", help="[default: default]")
+@click.option("--priority", type=int, metavar="N", help="Higher goes first.  [default: 0]")
+@duration_option("--delay", "Do not begin before this time has passed.")
+@click.option("--at", metavar="TIME", help="Do not begin before this time (ISO 8601).")
+@click.option("--unique", metavar="KEY", help="Return the waiting or running job of this name and key, if any.")
+@duration_option("--unique-for", "With --unique: also return a job enqueued within this time.")
+@duration_option("--debounce", "With --unique: begin only after this time without another call.")
+@duration_option("--debounce-limit", "With --debounce: the longest delay.")
+@click.option("--key", metavar="TEXT", help="The key for limits per key and fairness of the queue.")
+@duration_option("--expires", "Time out if no worker has taken it by then.")
+@duration_option("--timeout", "Limit for one attempt.")
+@duration_option("--total-timeout", "Limit for all attempts together.")
+@duration_option("--heartbeat", "Fail an attempt without a heartbeat for this long.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@click.option("--memo", metavar="JSON|@FILE", help="A small JSON value kept with the job.")
+@click.option("--wait", is_flag=True, help="Wait until it ends; exit 1 unless it completes.")
+@duration_option("--wait-timeout", "The longest wait.")
+@revealing
+@with_common_options
+def enqueue(
+    common: CommonOptions, /, name: str, text: str | None, wait: bool, wait_timeout: float | None, **more: Any
+) -> None:
+    """Enqueue the job NAME. It is durable when this returns.
+
+    The worker uses the options of the job's definition (retry, timeout, ...). This command only knows the name, so give
+    the queue, priority and expiry here.
+    """
+    more["at"] = inputs.moment(more["at"], "--at")
+    arguments = inputs.arguments(text)
+    options = inputs.run_options(more)
+    begin_run(
+        common,
+        "job",
+        name,
+        lambda client: client.enqueue(name, *arguments, **options),
+        wait=wait,
+        wait_timeout=wait_timeout,
+    )
 
 
 @click.command("list")
@@ -62,7 +117,6 @@ def count(common: CommonOptions, /, **where: Any) -> None:
 @with_common_options
 def show(common: CommonOptions, id: str) -> None:
     """Show the job ID: the last one enqueued under that id."""
-    from batuta.authoring.client.documents import job_document
 
     async def work(client: Batuta) -> tuple[Description, dict[str, Any]]:
         return await job_document(*await find_job(client, id))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.authoring.client.calendar import When, cron, every, once
+from batuta.authoring.client.schedules import Schedule
 from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
@@ -16,7 +18,6 @@ from batuta.errors import InvalidSchedule
 from batuta.printable import number_of
 
 if TYPE_CHECKING:
-    from batuta.authoring.client.calendar import When
     from batuta.client import Batuta
 
 POLICIES = ("skip", "buffer", "allow", "cancel")
@@ -108,16 +109,11 @@ def create(
 
     Write `job:NAME` for a job.
     """
-    from batuta.authoring.client.schedules import Schedule
-
     when = _when(more)
     arguments = inputs.arguments(text)
-    more["tags"] = inputs.tags(more["tags"]) or None
-    more["memo"] = None if more["memo"] is None else inputs.read_json(more["memo"], "--memo")
     for option in ("start_at", "end_at"):
         more[option] = inputs.moment(more[option], "--" + option.replace("_", "-"))
-    options = {key: value for key, value in more.items() if value is not None}
-    schedule = Schedule(id, when, name, *arguments, **options)
+    schedule = Schedule(id, when, name, *arguments, **inputs.run_options(more))
 
     async def write(client: Batuta) -> Any:
         return await (client.schedules.update if replace else client.schedules.create)(schedule)
@@ -127,8 +123,6 @@ def create(
 
 
 def _when(more: dict[str, Any]) -> When:
-    from batuta.authoring.client.calendar import cron, every, once
-
     expression, zone, seconds, offset, at = (more.pop(name) for name in ("cron", "zone", "every", "offset", "once"))
     if sum(one is not None for one in (expression, seconds, at)) != 1:
         raise InvalidSchedule("give one of --cron, --every and --once")

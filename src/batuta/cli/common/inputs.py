@@ -74,6 +74,13 @@ def tags(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def run_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a command that begins runs, as arguments of the client: those that are given."""
+    given["tags"] = tags(given["tags"]) or None
+    given["memo"] = None if given["memo"] is None else read_json(given["memo"], "--memo")
+    return {name: value for name, value in given.items() if value is not None}
+
+
 if TYPE_CHECKING:
     FloatType = click.ParamType[float]
 else:
@@ -110,12 +117,13 @@ POSITIVE = Duration(above=0)
 
 
 def filters(where: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options. An empty one is a mistake, often an unset variable: it would match more."""
+    """The given options, and --since and --until as times. An empty one is a mistake, often an unset variable: it would
+    match more."""
     found = {name: value for name, value in where.items() if value is not False and value not in (None, ())}
     for name, value in found.items():
         if value == "":
             raise InvalidInput(f"--{name.replace('_', '-')} is empty: leave it out, or give a value")
-    return found
+    return found | {name: ago(found[name], f"--{name}") for name in ("since", "until") if name in found}
 
 
 def ago(text: str | None, option: str) -> datetime | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from batuta.authoring.backend import Description, RunPage
 from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.inputs import POSITIVE
@@ -15,9 +16,6 @@ from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions
 from batuta.journal.records import RunKind
 from batuta.journal.states import RunState
-
-if TYPE_CHECKING:
-    from batuta.authoring.backend import Description, RunPage
 
 FILTERS = (
     NAME,
@@ -60,9 +58,6 @@ def given_filters(where: dict[str, Any]) -> dict[str, Any]:
     if "tries" in found:
         found["retrying"] = found.pop("tries")
     renamed = {"name": "workflow", "since": "created_after", "until": "created_before"}
-    for option in ("since", "until"):
-        if option in found:
-            found[option] = inputs.ago(found[option], f"--{option}")
     if longer is not None:
         until = inputs.ago(f"{longer}s", "--older-than")
         found["until"] = min(filter(None, (found.get("until"), until)))

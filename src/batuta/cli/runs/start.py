@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.authoring.client.documents import ended_with
+from batuta.authoring.client.handle import Handle
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import FAILED, OK
 from batuta.cli.common.options import duration_option
@@ -15,6 +18,9 @@ from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import RunNotCompleted
 from batuta.journal.records import IfExists
 from batuta.journal.states import PARKED
+
+if TYPE_CHECKING:
+    from batuta.client import Batuta
 
 _LOOK = 1.0
 """Seconds between two looks whether a run that is waited for has been parked."""
@@ -58,16 +64,42 @@ def start(
 ) -> None:
     """Start a run of the workflow NAME. It is durable when this returns. A worker that has NAME executes it."""
     arguments = inputs.arguments(text)
-    more["tags"] = inputs.tags(more["tags"]) or None
-    more["memo"] = None if more["memo"] is None else inputs.read_json(more["memo"], "--memo")
-    options = {key: value for key, value in more.items() if value is not None}
+    options = inputs.run_options(more)
+    begin_run(
+        common,
+        "workflow",
+        name,
+        lambda client: client.start(name, *arguments, id=id, **options),
+        wait=wait,
+        wait_timeout=wait_timeout,
+    )
+
+
+def begin_run(
+    common: CommonOptions,
+    kind: str,
+    name: str,
+    begin: Callable[[Batuta], Awaitable[Handle[Any]]],
+    *,
+    wait: bool,
+    wait_timeout: float | None,
+) -> None:
+    """Begin a run of a workflow or a job, wait for its end if that is asked for, and answer. Exits as it ended."""
     seconds = wait_timeout if wait or wait_timeout is not None else 0.0
-    document, code = asyncio.run(_start(common, name, arguments, id, options, seconds))
-    common.answer(document, lambda _: tell_run(document))
+
+    async def work(client: Batuta) -> tuple[dict[str, Any], int]:
+        handle = await begin(client)
+        document = {"id": handle.id, "run_id": str(handle.run_id), kind: name, "is_new": handle.is_new}
+        if seconds == 0.0:
+            return {**document, **await _state_of(handle)}, OK
+        return await _wait_for_end(handle, document, seconds)
+
+    document, code = common.ask(work, migrate=True)
+    common.answer(document, lambda _: _tell(document, "job" if kind == "job" else "run"))
     raise SystemExit(code)
 
 
-def tell_run(document: dict[str, Any], what: str = "run") -> None:
+def _tell(document: dict[str, Any], what: str) -> None:
     """For people: its state, and its result or error."""
     was_there = " (it was there before)" if document.get("is_new") is False else ""
     say(f"{what} {document['id']} is {document['state']}{was_there}")
@@ -81,34 +113,16 @@ def tell_run(document: dict[str, Any], what: str = "run") -> None:
         say(document["reason"], err=True)
 
 
-async def _start(
-    common: CommonOptions,
-    name: str,
-    arguments: list[Any],
-    id: str | None,
-    options: dict[str, Any],
-    seconds: float | None,
-) -> tuple[dict[str, Any], int]:
-    """The document and the exit code. `seconds`: how long to wait; 0 is not at all, None is for ever."""
-    async with common.client(migrate=True) as client:
-        handle = await client.start(name, *arguments, id=id, **options)
-        document: dict[str, Any] = {"id": handle.id, "run_id": str(handle.run_id), "workflow": name}
-        document["is_new"] = handle.is_new
-        if seconds == 0.0:
-            return {**document, **await state_of(handle)}, OK
-        return await wait_for_end(handle, document, seconds)
-
-
-async def state_of(handle: Any) -> dict[str, Any]:
+async def _state_of(handle: Handle[Any]) -> dict[str, Any]:
     """Its state, and why it waits or stands where the store can tell: a typing error in a name shows at once."""
     run = await handle.describe()
     return {"state": str(run.state), **({"reason": run.reason} if run.reason else {})}
 
 
-async def wait_for_end(handle: Any, document: dict[str, Any], seconds: float | None) -> tuple[dict[str, Any], int]:
-    """The document with its end, and the exit code."""
-    from batuta.authoring.client.documents import ended_with
-
+async def _wait_for_end(
+    handle: Handle[Any], document: dict[str, Any], seconds: float | None
+) -> tuple[dict[str, Any], int]:
+    """The document with its end, and the exit code. `seconds`: how long to wait; None is for ever."""
     result = asyncio.ensure_future(handle.result(seconds))
     while not (await asyncio.wait({result}, timeout=_LOOK))[0]:
         run = await handle.describe()
