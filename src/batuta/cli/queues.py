@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from batuta.authoring.client.documents import queue_document
 from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON
+from batuta.cli.common.options import REASON, with_options
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput, UnknownQueue
 from batuta.journal.queues import LIMITS, QueueInfo, is_rate, limit_help
@@ -37,10 +36,12 @@ def _option(limit: str) -> str:
     return f"--{limit.replace('_', '-')}"
 
 
-def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
-    for name, told in reversed(limit_help().items()):
-        command = click.option(_option(name), metavar="RATE|none" if is_rate(name) else "N|none", help=told)(command)
-    return command
+_limit_options = with_options(
+    *(
+        click.option(_option(name), metavar="RATE|none" if is_rate(name) else "N|none", help=told)
+        for name, told in limit_help().items()
+    )
+)
 
 
 @click.command("list")

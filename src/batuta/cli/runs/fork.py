@@ -5,50 +5,43 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
+from batuta.app import App
+from batuta.authoring.backend import Code
+from batuta.authoring.client.bulk_operations import Counts, Selection
+from batuta.authoring.client.forks import of_version
+from batuta.authoring.client.handle import Handle
 from batuta.cli.common import inputs
-from batuta.cli.common.options import app_option
+from batuta.cli.common.app_loading import load_app
+from batuta.cli.common.options import app_option, with_options
 from batuta.cli.common.redaction import say
 from batuta.cli.common.run_lookup import find_run
 from batuta.cli.common.selection import apply, is_one, selecting
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput
 
-if TYPE_CHECKING:
-    from batuta.app import App
-    from batuta.authoring.backend import Code
-    from batuta.authoring.client.bulk_operations import Counts, Selection
-    from batuta.authoring.client.handle import Handle
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _edits(command: F) -> F:
-    """The options for edits of the new run."""
-    several: list[Any] = [
-        click.option(
-            "--input",
-            "inputs_",
-            metavar="CALL=JSON",
-            multiple=True,
-            help="Execute pending call number CALL with these arguments (an array).",
-        ),
-        click.option(
-            "--output",
-            "outputs",
-            metavar="CALL=JSON",
-            multiple=True,
-            help="Give call number CALL this result, without executing it.",
-        ),
-        click.option("--args", "args_", metavar="JSON", help="Begin the run anew with these arguments (an array)."),
-        app_option("The code, to check the edits."),
-    ]
-    for option in reversed(several):
-        command = option(command)
-    return command
+_edits = with_options(
+    click.option(
+        "--input",
+        "inputs_",
+        metavar="CALL=JSON",
+        multiple=True,
+        help="Execute pending call number CALL with these arguments (an array).",
+    ),
+    click.option(
+        "--output",
+        "outputs",
+        metavar="CALL=JSON",
+        multiple=True,
+        help="Give call number CALL this result, without executing it.",
+    ),
+    click.option("--args", "args_", metavar="JSON", help="Begin the run anew with these arguments (an array)."),
+    app_option("The code, to check the edits."),
+)
+"""The edits of the new run."""
 
 
 @click.command()
@@ -130,8 +123,6 @@ def _many(
     app: str | None,
     do: Callable[[Selection, Sequence[Code]], Awaitable[Counts]],
 ) -> None:
-    from batuta.cli.common.app_loading import load_app
-
     name = which["name"]
     if app is not None and name is None:
         raise InvalidInput("--app needs one workflow or job: give its --name")
@@ -147,9 +138,6 @@ def _many(
 async def _with_code(
     common: CommonOptions, id: str, app: str | None, work: Callable[[Handle[Any]], Any]
 ) -> Handle[Any]:
-    from batuta.authoring.client.forks import of_version
-    from batuta.cli.common.app_loading import load_app
-
     async with AsyncExitStack() as stack:
         code = None if app is None else await load_app(app, stack)
         client = await stack.enter_async_context(common.client())
