@@ -8,6 +8,7 @@ from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.errors import NonRetryable
 
 activities = LazyGroup(
     "activities",
@@ -40,8 +41,6 @@ def complete(common: CommonOptions, token: str, value: str | None) -> None:
 @with_common_options
 def fail(common: CommonOptions, token: str, message: str, no_retry: bool) -> None:
     """Fail the attempt of TOKEN with MESSAGE. It is retried by its policy."""
-    from batuta.errors import NonRetryable
-
     token = inputs.read_token(token)
     common.ask(lambda client: client.fail(token, NonRetryable(message) if no_retry else message))
     common.answer({"token": token, "sent": "fail"}, lambda _: say("failed"))

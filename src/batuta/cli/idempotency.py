@@ -15,8 +15,6 @@ from batuta.cli.common.target import CommonOptions, with_common_options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from batuta.authoring.client.idempotency import IdempotencyPage
-
 idempotency = LazyGroup(
     "idempotency",
     {
@@ -34,9 +32,7 @@ idempotency = LazyGroup(
 @with_common_options
 def list_keys(common: CommonOptions, prefix: str, cursor: str | None, limit: int) -> None:
     """The keys of the namespace, in their order: where each was used, and the key itself."""
-    found: IdempotencyPage = common.ask(
-        lambda client: client.idempotency.list(prefix=prefix, cursor=cursor, limit=limit)
-    )
+    found = common.ask(lambda client: client.idempotency.list(prefix=prefix, cursor=cursor, limit=limit))
 
     def view() -> Table:
         when = output.tables.when

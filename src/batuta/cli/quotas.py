@@ -12,10 +12,10 @@ from batuta.cli.common.options import REASON
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput
+from batuta.journal.quotas import Quota
 
 if TYPE_CHECKING:
     from batuta.client import Batuta
-    from batuta.journal.quotas import Quota
 
 quotas = LazyGroup(
     "quotas",

@@ -15,11 +15,11 @@ from batuta.cli.common.selection import confirmed
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.durations import human_duration
 from batuta.errors import NotConfirmed
+from batuta.journal.retention import Retention
 from batuta.printable import number_of
 
 if TYPE_CHECKING:
     from batuta.client import Batuta
-    from batuta.journal.retention import Retention
 
 retention = LazyGroup(
     "retention",

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from batuta.authoring.client.bus import MessageView
 from batuta.cli import output
+from batuta.cli.common.inputs import read_json
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, duration_option
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.clock import as_datetime
+from batuta.journal.bus.messages import SubscriptionStatus
 from batuta.printable import number_of
-
-if TYPE_CHECKING:
-    from batuta.authoring.client.bus import MessageView
-    from batuta.journal.bus.messages import SubscriptionStatus
 
 _HERE = "batuta.cli.bus.command"
 bus = LazyGroup(
@@ -107,8 +104,6 @@ def messages(common: CommonOptions, topic: str, cursor: int | None, limit: int) 
 @with_common_options
 def publish(common: CommonOptions, topic: str, payload: str, key: str, id: str | None, kind: str | None) -> None:
     """Publish a message on TOPIC. It is durable when this returns."""
-    from batuta.cli.common.inputs import read_json
-
     value = read_json(payload, "the payload")
     made = common.ask(lambda client: client.publish(topic, value, key=key, id=id, type=kind), migrate=True)
     common.answer({"id": made, "topic": topic}, lambda _: say(f"message {made} is published on topic {topic}"))

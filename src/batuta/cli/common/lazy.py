@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from batuta import __version__
 from batuta.cli.common.redaction import say, shown_text
 from batuta.errors import (
     BatutaError,
@@ -57,10 +58,10 @@ def exit_code(error: BatutaError) -> int:
             | UnknownLetter()
             | UnknownApiKey()
             | UnknownEndpoint()
+            | UnknownFlow()
+            | UnknownEvent()
             | NothingMatches()
         ):
-            return NOT_FOUND
-        case UnknownFlow() | UnknownEvent():
             return NOT_FOUND
         case StoreError():
             return NO_DATABASE
@@ -171,7 +172,5 @@ class LazyGroup(click.Group):
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from batuta import __version__
-
         say(f"batuta {__version__}")
         ctx.exit()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import json
 
 from batuta.printable import paragraph, printable, printable_json
 
@@ -38,8 +39,6 @@ def say(text: str, *, err: bool = False, whole: bool = False) -> None:
 
 def shown_json(value: Any, label: str = "") -> str:
     """The JSON of a payload, possibly with a name, as this command may show it."""
-    from msgspec import json
-
     found, data = redactor(), json.encode(value)
     text = (data if found is None else json.encode(found.labelled(label, json.decode(data)))).decode()
     return printable_json(text)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from batuta.authoring.client.handle import Handle
+from batuta.authoring.definitions import Workflow
+from batuta.authoring.jobs import Job
 from batuta.errors import InvalidInput, UnknownRun
 from batuta.ids import RunId
+from batuta.journal.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from batuta.authoring.client.handle import Handle
-    from batuta.authoring.definitions import Workflow
-    from batuta.authoring.jobs import Job
     from batuta.cli.common.target import CommonOptions
     from batuta.client import Batuta
-    from batuta.journal.store import Store
 
 R = TypeVar("R")
 

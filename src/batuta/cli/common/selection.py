@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from batuta.authoring.client.bulk_operations import Counts, Selection
 from batuta.cli.common import inputs
 from batuta.cli.common.listing import FILTERS, given_filters
 from batuta.cli.common.options import REASON, with_options
@@ -17,9 +18,6 @@ from batuta.cli.common.target import CommonOptions
 from batuta.errors import InvalidInput, MatchesEverything, NotConfirmed, NothingMatches
 from batuta.journal.records import RunKind
 from batuta.printable import number_of
-
-if TYPE_CHECKING:
-    from batuta.authoring.client.bulk_operations import Counts, Selection
 
 _OPTIONS = (
     click.argument("id", required=False),

@@ -8,10 +8,11 @@ from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from batuta.app import App
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.event_loop import run
 from batuta.cli.common.listening import listen
@@ -21,9 +22,6 @@ from batuta.cli.common.redaction import say
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.cli.dev import reload
 from batuta.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from batuta.app import App
 
 TOUR = "batuta.cli.dev.tour:APP"
 

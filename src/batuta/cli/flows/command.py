@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON
@@ -201,7 +202,6 @@ async def _all(client: Batuta, name: str | None = None) -> list[Workflow]:
 @with_common_options
 def export(common: CommonOptions, folder: Path, name: str | None) -> None:
     """Write the newest version of each flow into FOLDER, one file for each, as `batuta flows push` reads them."""
-    import msgspec
 
     async def work(client: Batuta) -> list[tuple[Workflow, dict[str, Any]]]:
         newest: dict[str, Workflow] = {}

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from batuta.authoring.client.documents import Status
 from batuta.authoring.client.workers import WorkerRow
 from batuta.cli.output.tables import limits_text, short, table
 from batuta.clock import SECOND, SystemClock
 from batuta.durations import short_duration
 from batuta.journal.queues import QueueInfo
-
-if TYPE_CHECKING:
-    from batuta.authoring.client.documents import Status
 
 _NAMES = 3
 _SHORT_ID = 8

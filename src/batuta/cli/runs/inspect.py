@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batuta.authoring.client.documents import run_document
+from batuta.authoring.history.diff import Diff
 from batuta.cli import output
 from batuta.cli.common.listing import FILTERS, KIND, WAITING_FOR, read_page, show_count, show_run
 from batuta.cli.common.options import CURSOR, LIMIT, with_options
@@ -14,13 +16,12 @@ from batuta.cli.common.redaction import redactor, revealing
 from batuta.cli.common.run_lookup import ask_run, find_run
 from batuta.cli.common.target import CommonOptions, opened, print_json, with_common_options
 from batuta.errors import InvalidInput
+from batuta.journal.export import Exported
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from batuta.authoring.history.diff import Diff
     from batuta.client import Batuta
-    from batuta.journal.export import Exported
 
 
 @click.command("list")
@@ -50,8 +51,6 @@ def show(common: CommonOptions, id: str) -> None:
 
     ID is an id (the last run begun under it) or a run id.
     """
-    from batuta.authoring.client.documents import run_document
-
     run, _, more = ask_run(common, id, run_document)
 
     show_run(common, run, more, "workflow")

@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from batuta.authoring.client.handle import Handle
+from batuta.authoring.definitions import Workflow
 from batuta.cli.common import inputs
+from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import FAILED
 from batuta.cli.common.options import app_option
 from batuta.cli.common.redaction import revealing, say, shown_json, shown_text
 from batuta.cli.common.run_lookup import ask_run, find_run
 from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from batuta.authoring.client.handle import Handle
-    from batuta.authoring.definitions import Workflow
 
 _JSON = "JSON|@FILE|@-"
 
@@ -86,8 +85,6 @@ def query(common: CommonOptions, app: str, id: str, name: str, arguments: tuple[
 
 
 async def _query(common: CommonOptions, target: str, id: str, name: str, arguments: Sequence[Any]) -> Any:
-    from batuta.cli.common.app_loading import load_app
-
     async with AsyncExitStack() as stack:
         app = await load_app(target, stack)
         client = await stack.enter_async_context(common.client())
