@@ -19,7 +19,7 @@ from batuta.authoring.services import Backend
 from batuta.bus.broker import Broker
 from batuta.bus.subscriptions import Subscription
 from batuta.errors import BatutaError, BusUnavailable, NonRetryable
-from batuta.journal.bus.messages import DELIVERY, NewMessage, StoredMessage
+from batuta.journal.bus.messages import DELIVERY, StoredMessage
 from batuta.journal.codec_envelope import is_coded
 from batuta.journal.records import Hint
 from batuta.names import LONGEST_ID, joined, shortened
@@ -143,13 +143,14 @@ class Consumer:
         while True:
             try:
                 await self._broker.consume(
-                    one.topic, one.name, from_start=one.from_start, begun=self.begun.set, to=self._write
+                    one.topic,
+                    one.name,
+                    from_start=one.from_start,
+                    begun=self.begun.set,
+                    to=self._backend.bus.publish,
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 log.warning("subscription %r gets no messages: %s", one.name, error)
             self.begun.set()
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-
-    async def _write(self, messages: Sequence[NewMessage]) -> None:
-        await self._backend.bus.publish(messages)
