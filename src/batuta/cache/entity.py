@@ -273,9 +273,9 @@ class MemberSet:
         self.name = self._keys.entity
 
     async def add(self, *members: str, **identifiers: object) -> None:
-        key, lifetime = self._checked_key(members, identifiers), self._lifetime
+        key = self._checked_key(members, identifiers)
         await self._cache.change(
-            self.name, "put", key, lambda backend: backend.add_members(key, members, lifetime), lifetime
+            self.name, "put", key, lambda backend: backend.add_members(key, members, self._lifetime), self._lifetime
         )
 
     async def remove(self, *members: str, **identifiers: object) -> None:
