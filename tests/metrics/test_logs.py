@@ -10,8 +10,7 @@ import pytest
 
 from batuta import LogContext, Retry, RunFailed, activity, logger, run_child, workflow
 from batuta.authoring.log_context import request_trace
-from batuta.cli.common.json_logs import log_as_json
-from batuta.cli.common.logs import TextFormatter, log_to_stderr
+from batuta.cli.common.logs import JsonFormatter, TextFormatter, log_to_stderr
 from batuta.errors import InvalidInput, StoreUnavailable
 from batuta.redaction import RedactingFilter
 from batuta.server import Server
@@ -26,7 +25,8 @@ mine = logging.getLogger("shop")
 def lines() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    log_as_json(handler)
+    handler.addFilter(LogContext())
+    handler.setFormatter(JsonFormatter())
     logging.root.addHandler(handler)
     try:
         yield stream

@@ -1,17 +1,25 @@
-"""Log lines of commands: to stderr, so that stdout is data alone."""
+"""Log lines of commands, for people or as JSON: to stderr, so that stdout is data alone."""
 
 from __future__ import annotations
 
 import logging
 import os
+from datetime import UTC, datetime
+
+from msgspec import json
 
 from batuta.authoring.log_context import LogContext
 from batuta.cli.common.redaction import redactor
 from batuta.errors import InvalidInput
+from batuta.ids import new_trace_id
 from batuta.printable import PrintableFilter, one_line
 
-FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error", "critical")
+_CONTEXT = ("run", "run_id", "workflow", "activity", "attempt", "trace_id", "span_id")
+_PLAIN = (
+    frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"} | set(_CONTEXT)
+)
+"""Not `extra` of a call. uvicorn gives `color_message`: the message once more, for terminals."""
 
 
 class TextFormatter(logging.Formatter):
@@ -25,6 +33,38 @@ class TextFormatter(logging.Formatter):
         return line if not trace_id or trace_id in line else f"{line} [trace {trace_id}]"
 
 
+class JsonFormatter(logging.Formatter):
+    """One object a line: time, level, logger and message; the run, activity, attempt and trace id that it belongs to;
+    the traceback; and what the call gave as `extra`. A line about no run and no request has the trace id of this
+    process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process_trace = new_trace_id()
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name in _CONTEXT if (value := getattr(record, name, ""))}
+        line.setdefault("trace_id", self._process_trace)
+        if record.exc_info or record.exc_text:
+            line["error"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        try:
+            return json.encode(line, enc_hook=str).decode()
+        except (TypeError, ValueError):  # half a character, or a key that JSON has not
+            return json.encode({name: ascii(value) for name, value in line.items()}).decode()
+
+
+FORMATS = {"text": TextFormatter, "json": JsonFormatter}
+
+
 def log_to_stderr(level: str | None = None) -> None:
     """Begin to log, at `level`, else BATUTA_LOG_LEVEL, else info; as BATUTA_LOG_FORMAT says. Raises InvalidInput."""
     chosen = level or os.environ.get("BATUTA_LOG_LEVEL") or "info"
@@ -36,13 +76,8 @@ def log_to_stderr(level: str | None = None) -> None:
     logging.basicConfig(level=chosen.upper(), force=True)
     for handler in logging.root.handlers:  # also for what other packages, and the user's code, log
         handler.addFilter(PrintableFilter())
-        if shape == "text":
-            handler.addFilter(LogContext())
-            handler.setFormatter(TextFormatter())
-        else:
-            from batuta.cli.common.json_logs import log_as_json
-
-            log_as_json(handler)
+        handler.addFilter(LogContext())
+        handler.setFormatter(FORMATS[shape]())
     redact_logs()
 
 
