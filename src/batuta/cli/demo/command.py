@@ -15,16 +15,17 @@ from msgspec import Struct
 from batuta.cli.common.lazy import FAILED, OK
 from batuta.cli.common.redaction import say
 from batuta.cli.common.target import console, json_option, opened, print_json
+from batuta.cli.demo import orders
+from batuta.cli.demo.judge import Step, answered_keys, disagreements, steps_of
+from batuta.cli.demo.ledger import Event
+from batuta.cli.demo.stage import NAMESPACE, ORDERS, Stage
+from batuta.client import Batuta
 from batuta.clock import SystemClock
 from batuta.connect import store_for
 from batuta.errors import BatutaError
 
 if TYPE_CHECKING:
-    from batuta.cli.demo.judge import Step
-    from batuta.cli.demo.ledger import Event
     from batuta.cli.demo.show import Show
-    from batuta.cli.demo.stage import Stage
-    from batuta.client import Batuta
     from batuta.verify import Report
 
 _LONGEST = 60.0
@@ -68,16 +69,15 @@ def demo(keep: bool, as_json: bool) -> None:
 
 async def _play(folder: Path, as_json: bool) -> bool:
     from batuta.cli.demo.show import Show
-    from batuta.cli.demo.stage import Stage
 
-    stage, clock = Stage(folder), SystemClock()
+    stage = Stage(folder)
     out = console(stderr=as_json)
-    show = Show(out, clock.now())
+    show = Show(out, SystemClock())
     try:
         async with stage.client() as client:
             with show:
-                before, answered = await _first_act(stage, client, show, clock.now)
-                await _second_act(stage, client, show, clock.now)
+                before, answered = await _first_act(stage, client, show)
+                await _second_act(stage, client, show)
             await stage.dismiss()
             outcome = await _reckon(stage, client, before, answered)
     finally:
@@ -89,14 +89,11 @@ async def _play(folder: Path, as_json: bool) -> bool:
     return good
 
 
-async def _first_act(stage: Stage, client: Batuta, show: Show, now: Callable[[], int]) -> tuple[list[Event], set[str]]:
+async def _first_act(stage: Stage, client: Batuta, show: Show) -> tuple[list[Event], set[str]]:
     """Orders come in, a worker begins, and is killed while it packs. Returns the ledger and the durable state then."""
-    from batuta.cli.demo.judge import answered_keys
-    from batuta.cli.demo.stage import ORDERS
-
     for id, order in ORDERS.items():
         await client.start("order", order, id=id)
-    show.say(f"{len(ORDERS)} orders are in the database; worker 1 starts", now())
+    show.say(f"{len(ORDERS)} orders are in the database; worker 1 starts")
     worker = await stage.hire()
 
     async def packs() -> bool:
@@ -107,16 +104,16 @@ async def _first_act(stage: Stage, client: Batuta, show: Show, now: Callable[[],
     worker.kill()
     await worker.wait()
     show.update(stage.events())
-    show.say("kill -9: worker 1 is dead, in the middle of packing", now(), "bold red")
+    show.say("kill -9: worker 1 is dead, in the middle of packing", "bold red")
     return stage.events(), answered_keys(await stage.journals(client))
 
 
-async def _second_act(stage: Stage, client: Batuta, show: Show, now: Callable[[], int]) -> None:
+async def _second_act(stage: Stage, client: Batuta, show: Show) -> None:
     """Another worker starts, finds the orders, and finishes them."""
-    show.say("worker 2 starts, without instructions", now())
+    show.say("worker 2 starts, without instructions")
     await stage.hire()
     await _until(lambda: stage.closed(client), stage, show)
-    show.say("all orders have ended", now())
+    show.say("all orders have ended")
 
 
 async def _until(condition: Callable[[], Any], stage: Stage, show: Show) -> None:
@@ -134,14 +131,11 @@ async def _until(condition: Callable[[], Any], stage: Stage, show: Show) -> None
 
 
 async def _reckon(stage: Stage, client: Batuta, before: list[Event], answered: set[str]) -> Outcome:
-    from batuta.cli.demo.judge import disagreements, steps_of
-    from batuta.cli.demo.orders import order
-    from batuta.cli.demo.stage import NAMESPACE
     from batuta.verify import verify
 
     steps = steps_of(stage.events(), before, answered, await stage.journals(client))
     async with opened(store_for(stage.url, namespace=NAMESPACE)) as store:
-        report = await verify(store, [order])
+        report = await verify(store, [orders.order])
     return Outcome(steps, await stage.endings(client), disagreements(steps), report)
 
 

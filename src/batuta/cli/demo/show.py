@@ -13,7 +13,7 @@ from rich.text import Text
 from batuta.cli.demo.judge import Step
 from batuta.cli.demo.ledger import Event
 from batuta.cli.output.tables import table
-from batuta.clock import SECOND
+from batuta.clock import SECOND, Clock
 from batuta.journal.entries import EntryKind
 
 STEPS = {"order-1001": 4, "order-1002": 2}
@@ -25,8 +25,8 @@ _STYLE = {"began": "cyan", "finished": "green", "failed": "yellow"}
 class Show:
     """Tells about the ledger while it grows. A context manager."""
 
-    def __init__(self, console: Console, began_at: int) -> None:
-        self._console, self._began_at = console, began_at
+    def __init__(self, console: Console, clock: Clock) -> None:
+        self._console, self._clock, self._began_at = console, clock, clock.now()
         self._seen = 0
         self._workers: list[int] = []
         columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("activities done"))
@@ -40,8 +40,8 @@ class Show:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def say(self, sentence: str, at: int, style: str = "bold") -> None:
-        self._console.print(Text.assemble(self._time(at), (sentence, style)))
+    def say(self, sentence: str, style: str = "bold") -> None:
+        self._console.print(Text.assemble(self._time(self._clock.now()), (sentence, style)))
 
     def update(self, events: Sequence[Event]) -> None:
         """Print new lines of the ledger."""

@@ -10,7 +10,6 @@ from asyncio.subprocess import Process
 from pathlib import Path
 
 from batuta.authoring.backend import JournalLine
-from batuta.authoring.client.handle import Handle
 from batuta.cli.demo.ledger import Event, read_ledger
 from batuta.cli.demo.orders import LEDGER, Order
 from batuta.client import Batuta
@@ -82,11 +81,11 @@ class Stage:
         return read_ledger(self.ledger)
 
     async def journals(self, client: Batuta) -> dict[str, list[JournalLine]]:
-        return {id: await (await _handle(client, id)).journal() for id in ORDERS}
+        return {id: await (await client.get(id)).journal() for id in ORDERS}
 
     async def closed(self, client: Batuta) -> bool:
         """Whether all orders have ended."""
-        states = [(await (await _handle(client, id)).describe()).state for id in ORDERS]
+        states = [(await (await client.get(id)).describe()).state for id in ORDERS]
         return all(state in CLOSED for state in states)
 
     async def endings(self, client: Batuta) -> dict[str, str]:
@@ -94,11 +93,7 @@ class Stage:
         found = {}
         for id in ORDERS:
             try:
-                found[id] = "completed: " + await (await _handle(client, id)).result(5)
+                found[id] = "completed: " + await (await client.get(id)).result(5)
             except RunNotCompleted as error:
                 found[id] = f"{error.state}: {error.__cause__ or error}"
         return found
-
-
-async def _handle(client: Batuta, id: str) -> Handle[str]:
-    return await client.get(id)
