@@ -16,7 +16,7 @@ ALLOWED = {
     "batuta.engine.run.owned_run:host.turn": "twice in every turn, for the watchdog: a call would cost every step",
     "batuta.client:batch.done": "filled in where the batch is made",
     "batuta.client:self._backend.home": "the loop of the client, which opens its backend",
-    "batuta.cli.common.target:found.width": "a property of rich's console",
+    "batuta.cli.common.options:found.width": "a property of rich's console",
     "batuta.stores.sqlite.caller_transaction:cursor.row_factory": "a cursor of sqlite3",
     "batuta.stores.sqlite.store:self._readers.faults": "for tests: the store passes it on",
     "batuta.stores.sqlite.store:self._writer.faults": "the same",

@@ -6,8 +6,8 @@ import click
 
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import NonRetryable
 
 activities = LazyGroup(

@@ -7,9 +7,8 @@ import click
 from batuta.authoring.client.api_keys import ApiKey, NewApiKey
 from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON, duration_option
+from batuta.cli.common.options import REASON, CommonOptions, duration_option, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.journal.server.api_keys import SCOPES
 
 api_keys = LazyGroup(

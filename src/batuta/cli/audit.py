@@ -11,10 +11,18 @@ from batuta.authoring.client.bulk_operations import AuditPage
 from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import FAILED, OK, LazyGroup
-from batuta.cli.common.options import CURSOR, LIMIT, SINCE, UNTIL, with_options
+from batuta.cli.common.options import (
+    CURSOR,
+    LIMIT,
+    SINCE,
+    UNTIL,
+    CommonOptions,
+    opened,
+    with_common_options,
+    with_options,
+)
 from batuta.cli.common.redaction import revealing, say
-from batuta.cli.common.run_lookup import id_of
-from batuta.cli.common.target import CommonOptions, opened, with_common_options
+from batuta.cli.common.runs import id_of
 from batuta.journal.audit import Verb
 from batuta.printable import number_of
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import click
 
 from batuta.cli.common.lazy import FAILED, OK
+from batuta.cli.common.options import Answers, json_option, opened
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import Answers, json_option, opened
 from batuta.cli.verify import show_report
 from batuta.clock import SECOND, SystemClock
 from batuta.connect import store_for, with_codecs

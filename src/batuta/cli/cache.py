@@ -10,8 +10,8 @@ import click
 from msgspec import json
 
 from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import Answers, json_option
 from batuta.cli.common.redaction import say, shown_text
-from batuta.cli.common.target import Answers, json_option
 from batuta.clock import SystemClock
 from batuta.errors import BatutaError, StoreUnavailable
 

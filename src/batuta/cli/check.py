@@ -13,7 +13,7 @@ import click
 from batuta.authoring.definitions import by_code
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import FAILED, OK
-from batuta.cli.common.target import CommonOptions, json_option, opened
+from batuta.cli.common.options import CommonOptions, json_option, opened
 from batuta.cli.replay import show_differences
 from batuta.errors import InvalidInput
 from batuta.printable import number_of

@@ -16,10 +16,19 @@ from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import CURSOR, LIMIT, NAME, REASON, SINCE, UNTIL, app_option, with_options
+from batuta.cli.common.options import (
+    CURSOR,
+    LIMIT,
+    NAME,
+    REASON,
+    SINCE,
+    UNTIL,
+    CommonOptions,
+    app_option,
+    with_common_options,
+    with_options,
+)
 from batuta.cli.common.redaction import revealing, say
-from batuta.cli.common.selection import confirmed
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import (
     InvalidInput,
     MatchesEverything,
@@ -221,7 +230,7 @@ async def _confirmed(
     if not count:
         raise NothingMatches(f"no open dead letter matches: nothing to {verb}")
     letters = number_of(count, "dead letter")
-    if not (dry_run or yes or confirmed(f"{verb} {letters}?", common)):
+    if not (dry_run or yes or common.confirms(f"{verb} {letters}?")):
         matching = number_of(count, "dead letter matches", "dead letters match")
         raise NotConfirmed(f"{matching}: add --yes to {verb} {'it' if count == 1 else 'them'}, or --dry-run to count")
     if not dry_run and "before" not in where:

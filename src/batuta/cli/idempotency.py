@@ -8,9 +8,8 @@ import click
 
 from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON
+from batuta.cli.common.options import REASON, CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 
 if TYPE_CHECKING:
     from rich.table import Table

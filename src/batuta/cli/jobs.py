@@ -13,11 +13,17 @@ from batuta.authoring.client.handle import Handle
 from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.listing import FILTERS, read_page, show_count, show_run
-from batuta.cli.common.options import CURSOR, LIMIT, REASON, duration_option, with_options
+from batuta.cli.common.options import (
+    CURSOR,
+    LIMIT,
+    REASON,
+    CommonOptions,
+    duration_option,
+    with_common_options,
+    with_options,
+)
 from batuta.cli.common.redaction import revealing, say
-from batuta.cli.common.run_lookup import find_run
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.runs import FILTERS, find_run, read_page, show_count, show_run
 from batuta.cli.runs.start import begin_run
 from batuta.errors import InvalidInput
 from batuta.journal.records import IfExists, RunKind

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batuta.cli.common.lazy import FAILED, OK, LazyGroup
-from batuta.cli.common.options import REASON
+from batuta.cli.common.options import (
+    REASON,
+    Answers,
+    CommonOptions,
+    json_option,
+    opened,
+    print_json,
+    with_common_options,
+)
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import Answers, CommonOptions, json_option, opened, print_json, with_common_options
 from batuta.journal.audit import Verb
 from batuta.printable import number_of
 

@@ -6,8 +6,8 @@ import asyncio
 
 import click
 
+from batuta.cli.common.options import CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 
 
 @click.command()

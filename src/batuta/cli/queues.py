@@ -9,8 +9,7 @@ import click
 from batuta.authoring.client.documents import queue_document
 from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON, with_options
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.options import REASON, CommonOptions, with_common_options, with_options
 from batuta.errors import InvalidInput, UnknownQueue
 from batuta.journal.queues import LIMITS, QueueInfo, is_rate, limit_help
 

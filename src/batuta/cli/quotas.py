@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON
+from batuta.cli.common.options import REASON, CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput
 from batuta.journal.quotas import Quota
 

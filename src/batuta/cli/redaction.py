@@ -7,9 +7,8 @@ import asyncio
 import click
 
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON
+from batuta.cli.common.options import REASON, CommonOptions, opened, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, opened, with_common_options
 from batuta.journal.audit import Verb
 from batuta.journal.marks import REDACT
 

@@ -13,9 +13,8 @@ import click
 from batuta.authoring.definitions import by_code
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import FAILED, OK
-from batuta.cli.common.options import app_option
+from batuta.cli.common.options import CommonOptions, app_option, opened, with_common_options
 from batuta.cli.common.redaction import revealing
-from batuta.cli.common.target import CommonOptions, opened, with_common_options
 from batuta.errors import InvalidInput
 from batuta.journal.export import Exported, read_exported
 from batuta.journal.states import OPEN

@@ -9,10 +9,8 @@ import click
 
 from batuta.authoring.client.documents import retention_document
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON, YES
+from batuta.cli.common.options import REASON, YES, CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.selection import confirmed
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.durations import human_duration
 from batuta.errors import NotConfirmed
 from batuta.journal.retention import Retention
@@ -104,7 +102,7 @@ async def _prune(client: Batuta, common: CommonOptions, dry_run: bool, yes: bool
     if not count:
         return 0
     runs = number_of(count, "run")
-    if not confirmed(f"delete {runs}?", common):
+    if not common.confirms(f"delete {runs}?"):
         raise NotConfirmed(
             f"{runs} would be deleted: add --yes to delete {'it' if count == 1 else 'them'}, or --dry-run to count"
         )

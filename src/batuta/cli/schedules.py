@@ -11,9 +11,8 @@ from batuta.authoring.client.schedules import Schedule
 from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import LIMIT, REASON, duration_option
+from batuta.cli.common.options import LIMIT, REASON, CommonOptions, duration_option, with_common_options
 from batuta.cli.common.redaction import revealing, say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidSchedule
 from batuta.printable import number_of
 

@@ -13,9 +13,8 @@ import click
 from batuta.cli.common.lazy import FAILED
 from batuta.cli.common.listening import listen
 from batuta.cli.common.logs import log_to_stderr
-from batuta.cli.common.options import duration_option
+from batuta.cli.common.options import CommonOptions, duration_option, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.clock import SystemClock
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.journal.queues import Rate

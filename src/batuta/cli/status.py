@@ -6,7 +6,7 @@ import click
 
 from batuta.authoring.client.documents import read_status
 from batuta.cli import output
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.options import CommonOptions, with_common_options
 
 
 @click.command()

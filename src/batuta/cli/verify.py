@@ -12,9 +12,8 @@ from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import FAILED, OK
-from batuta.cli.common.options import app_option
+from batuta.cli.common.options import CommonOptions, app_option, opened, with_common_options
 from batuta.cli.common.redaction import revealing
-from batuta.cli.common.target import CommonOptions, opened, with_common_options
 from batuta.printable import number_of
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from batuta.authoring.middleware import Middleware
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.event_loop import run
 from batuta.cli.common.logs import LEVELS, log_to_stderr
-from batuta.cli.common.options import app_option, duration_option
-from batuta.cli.common.target import CommonOptions, print_json, with_common_options
+from batuta.cli.common.options import CommonOptions, app_option, duration_option, print_json, with_common_options
 
 log = logging.getLogger("batuta.worker")
 

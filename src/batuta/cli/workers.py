@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from batuta.cli import output
+from batuta.cli.common.options import CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput
 
 

@@ -8,9 +8,8 @@ from batuta.authoring.client.bus import MessageView
 from batuta.cli import output
 from batuta.cli.common.inputs import read_json
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON, duration_option
+from batuta.cli.common.options import REASON, CommonOptions, duration_option, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.clock import as_datetime
 from batuta.journal.bus.messages import SubscriptionStatus
 from batuta.printable import number_of

@@ -13,8 +13,8 @@ import click
 from msgspec import Struct
 
 from batuta.cli.common.lazy import FAILED, OK
+from batuta.cli.common.options import console, json_option, opened, print_json
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import console, json_option, opened, print_json
 from batuta.cli.demo import orders
 from batuta.cli.demo.judge import Step, answered_keys, disagreements, steps_of
 from batuta.cli.demo.ledger import Event

@@ -17,9 +17,8 @@ from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.event_loop import run
 from batuta.cli.common.listening import listen
 from batuta.cli.common.logs import log_to_stderr
-from batuta.cli.common.options import app_option
+from batuta.cli.common.options import CommonOptions, app_option, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.cli.dev import reload
 from batuta.errors import MissingExtra
 

@@ -11,9 +11,8 @@ import click
 import msgspec
 
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON
+from batuta.cli.common.options import REASON, CommonOptions, json_option, print_json, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, json_option, print_json, with_common_options
 from batuta.errors import InvalidInput, UnknownFlow
 from batuta.printable import number_of
 

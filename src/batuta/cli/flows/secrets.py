@@ -7,9 +7,8 @@ import sys
 import click
 
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import REASON
+from batuta.cli.common.options import REASON, CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import NothingMatches
 
 secrets = LazyGroup(

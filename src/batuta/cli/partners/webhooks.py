@@ -10,9 +10,16 @@ from batuta.authoring.backend import Description
 from batuta.cli import output
 from batuta.cli.common.inputs import read_json
 from batuta.cli.common.lazy import LazyGroup
-from batuta.cli.common.options import CURSOR, LIMIT, REASON, duration_option, with_options
+from batuta.cli.common.options import (
+    CURSOR,
+    LIMIT,
+    REASON,
+    CommonOptions,
+    duration_option,
+    with_common_options,
+    with_options,
+)
 from batuta.cli.common.redaction import say
-from batuta.cli.common.target import CommonOptions, with_common_options
 
 if TYPE_CHECKING:
     from batuta.webhooks import Endpoint, NewEndpoint

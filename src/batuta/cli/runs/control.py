@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from batuta.authoring.client.handle import Handle
+from batuta.cli.common.options import CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.run_lookup import ask_run
-from batuta.cli.common.selection import apply, is_one, selecting
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.runs import apply, ask_run, is_one, selecting
 from batuta.errors import InvalidInput
 
 R = TypeVar("R")

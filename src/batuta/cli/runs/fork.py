@@ -16,11 +16,9 @@ from batuta.authoring.client.forks import of_version
 from batuta.authoring.client.handle import Handle
 from batuta.cli.common import inputs
 from batuta.cli.common.app_loading import load_app
-from batuta.cli.common.options import app_option, with_options
+from batuta.cli.common.options import CommonOptions, app_option, with_common_options, with_options
 from batuta.cli.common.redaction import say
-from batuta.cli.common.run_lookup import find_run
-from batuta.cli.common.selection import apply, is_one, selecting
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.runs import apply, find_run, is_one, selecting
 from batuta.errors import InvalidInput
 
 _edits = with_options(

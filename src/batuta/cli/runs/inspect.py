@@ -10,11 +10,17 @@ import click
 from batuta.authoring.client.documents import run_document
 from batuta.authoring.history.diff import Diff
 from batuta.cli import output
-from batuta.cli.common.listing import FILTERS, KIND, WAITING_FOR, read_page, show_count, show_run
-from batuta.cli.common.options import CURSOR, LIMIT, with_options
+from batuta.cli.common.options import (
+    CURSOR,
+    LIMIT,
+    CommonOptions,
+    opened,
+    print_json,
+    with_common_options,
+    with_options,
+)
 from batuta.cli.common.redaction import redactor, revealing
-from batuta.cli.common.run_lookup import ask_run, find_run
-from batuta.cli.common.target import CommonOptions, opened, print_json, with_common_options
+from batuta.cli.common.runs import FILTERS, KIND, WAITING_FOR, ask_run, find_run, read_page, show_count, show_run
 from batuta.errors import InvalidInput
 from batuta.journal.export import Exported
 

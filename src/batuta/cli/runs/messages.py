@@ -14,10 +14,9 @@ from batuta.authoring.definitions import Workflow
 from batuta.cli.common import inputs
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.lazy import FAILED
-from batuta.cli.common.options import app_option
+from batuta.cli.common.options import CommonOptions, app_option, with_common_options
 from batuta.cli.common.redaction import revealing, say, shown_json, shown_text
-from batuta.cli.common.run_lookup import ask_run, find_run
-from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.cli.common.runs import ask_run, find_run
 from batuta.errors import InvalidInput
 
 _JSON = "JSON|@FILE|@-"

@@ -12,9 +12,8 @@ from batuta.authoring.client.documents import ended_with
 from batuta.authoring.client.handle import Handle
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import FAILED, OK
-from batuta.cli.common.options import duration_option
+from batuta.cli.common.options import CommonOptions, duration_option, with_common_options
 from batuta.cli.common.redaction import revealing, say, shown_json
-from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import RunNotCompleted
 from batuta.journal.records import IfExists
 from batuta.journal.states import PARKED
