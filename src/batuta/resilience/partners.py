@@ -118,7 +118,7 @@ class Partners:
         self.host.wake(f"{name}/{key}" if key else name)
         return damage
 
-    def begin(self, work: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
+    def begin(self, work: Callable[[], Awaitable[object]], again: Callable[[], None] = lambda: None) -> None:
         """Do it beside the calls; `again` is called a second later if the store is away."""
 
         async def run() -> None:
@@ -135,7 +135,7 @@ class Partners:
     def wake_refused(self, name: str) -> None:
         """The gate has opened: calls that this process refused may have left memory since, or be about to."""
         for seconds in (0.0, 1.0, 5.0):
-            self.host.call_later(seconds, lambda: self.begin(lambda: wake_runs(self.host.store, name), lambda: None))
+            self.host.call_later(seconds, lambda: self.begin(lambda: wake_runs(self.host.store, name)))
 
     # -- news
 

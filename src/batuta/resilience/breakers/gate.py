@@ -287,7 +287,7 @@ class BreakerKeeper:
             finally:
                 self._telling = False
 
-        self._partners.begin(work, lambda: None)
+        self._partners.begin(work)
 
     def _ask(self) -> None:
         """For as many probes as calls could make."""
@@ -313,7 +313,7 @@ class BreakerKeeper:
             finally:
                 self._asking, self._candidates = False, 0
 
-        self._partners.begin(work, lambda: None)
+        self._partners.begin(work)
 
     def _give_back(self) -> None:
         """Calls that asked for them are gone."""
@@ -322,22 +322,18 @@ class BreakerKeeper:
             self._end_probe(probe, None)
 
     def _end_probe(self, probe: str, well: bool | None) -> None:
-        async def work() -> None:
-            await self._change(lambda state, now: state.end_probe(probe, well, now))
-
-        self._partners.begin(work, lambda: self._end_probe(probe, well))
+        self._partners.begin(
+            lambda: self._change(lambda state, now: state.end_probe(probe, well, now)),
+            again=lambda: self._end_probe(probe, well),
+        )
 
     def _renew(self) -> None:
         """While probes are under way, say that this process lives."""
         held = [*self._ready, *self._under_way]
         self._renewing = bool(held)
-
-        async def work() -> None:
-            await self._change(lambda state, now: state.renew_probes(held, now))
-
         if held and self.known is not None:
             self._host.call_later(self.known.settings.probe_lease / 4, self._renew)
-            self._partners.begin(work, lambda: None)
+            self._partners.begin(lambda: self._change(lambda state, now: state.renew_probes(held, now)))
 
     def tick(self) -> bool:
         known = self.known

@@ -318,7 +318,7 @@ class LimitKeeper:
             if pool.ended:
                 self._ask(pool, 0)
 
-        self._partners.begin(work, lambda: None)
+        self._partners.begin(work)
 
     async def _lease(self, pool: _Permits, weight: int, settings: LimitSettings) -> None:
         sent = pool.asked_at = self.monotonic()
@@ -369,10 +369,7 @@ class LimitKeeper:
             doc.freed += 1
             return PartnerChange(None, doc.encode(), tell=True)
 
-        async def work() -> None:
-            await self._partners.change(LIMIT, self.name, "", rule)
-
-        self._partners.begin(work, lambda: None)
+        self._partners.begin(lambda: self._partners.change(LIMIT, self.name, "", rule))
 
     def _again(self, pool: _Permits, weight: int) -> None:
         if self._host.waiting(pool.topic):
@@ -404,7 +401,7 @@ class LimitKeeper:
                 at, namespace = self._partners.now() / SECOND, self._host.namespace
                 self._host.report(PartnerHeld(at, namespace, self.name, pool.key, seconds))
 
-        self._partners.begin(work, lambda: None)
+        self._partners.begin(work)
 
     def tick(self) -> bool:
         settings = self._settings
