@@ -47,7 +47,7 @@ def list_schedules(common: CommonOptions, cursor: str, limit: int) -> None:
     """List schedules, by id."""
     found = common.ask(lambda client: client.schedules.list(after=cursor, limit=limit))
     note = f"there may be more: --cursor {found[-1].id}" if len(found) == limit else ""
-    common.show({"schedules": found}, lambda: output.schedules.schedules_table(found), note=note)
+    common.show({"schedules": found}, lambda: output.tables.schedules_table(found), note=note)
 
 
 @click.command()
@@ -57,7 +57,7 @@ def list_schedules(common: CommonOptions, cursor: str, limit: int) -> None:
 def show(common: CommonOptions, id: str) -> None:
     """Show the schedule ID."""
     view = common.ask(lambda client: client.schedules.get(id))
-    common.show(view, lambda: output.schedules.schedule_table(view))
+    common.show(view, lambda: output.tables.schedule_table(view))
 
 
 @click.command()

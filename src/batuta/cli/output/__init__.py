@@ -7,15 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batuta.cli.output import schedules, status, tables, timelines
-
-_MODULES = ("schedules", "status", "tables", "timelines")
+    from batuta.cli.output import status, tables, timelines
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")
 
 
-__all__ = ["schedules", "status", "tables", "timelines"]
+__all__ = ["status", "tables", "timelines"]
