@@ -115,16 +115,7 @@ class LazyGroup(click.Group):
     def __init__(self, name: str, lazy: Mapping[str, tuple[str, str]], help: str) -> None:  # noqa: A002 - click's word
         super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"]})
         self._lazy = lazy
-        self.params.append(
-            click.Option(
-                ["--version"],
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                callback=_version,
-                help="Show the version and exit.",
-            )
-        )
+        click.version_option(__version__, message="batuta %(version)s")(self)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._lazy)
@@ -168,9 +159,3 @@ class LazyGroup(click.Group):
         except BatutaError as error:
             tell(error, ctx.meta.get(COMMAND), as_json=bool(ctx.meta.get(AS_JSON)))
             ctx.exit(exit_code(error))
-
-
-def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        say(f"batuta {__version__}")
-        ctx.exit()
