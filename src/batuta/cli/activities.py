@@ -7,7 +7,6 @@ import click
 from batuta.cli.common import inputs
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import CommonOptions, with_common_options
-from batuta.cli.common.redaction import say
 from batuta.errors import NonRetryable
 
 activities = LazyGroup(
@@ -31,7 +30,7 @@ def complete(common: CommonOptions, token: str, value: str | None) -> None:
 
     token = inputs.read_token(token)
     common.ask(lambda client: client.complete(token, result))
-    common.answer({"token": token, "sent": "complete"}, lambda _: say("completed"))
+    common.tell({"token": token, "sent": "complete"}, "completed")
 
 
 @click.command()
@@ -43,7 +42,7 @@ def fail(common: CommonOptions, token: str, message: str, no_retry: bool) -> Non
     """Fail the attempt of TOKEN with MESSAGE. It is retried by its policy."""
     token = inputs.read_token(token)
     common.ask(lambda client: client.fail(token, NonRetryable(message) if no_retry else message))
-    common.answer({"token": token, "sent": "fail"}, lambda _: say("failed"))
+    common.tell({"token": token, "sent": "fail"}, "failed")
 
 
 @click.command()
@@ -56,4 +55,4 @@ def heartbeat(common: CommonOptions, token: str, details: str | None) -> None:
 
     token = inputs.read_token(token)
     common.ask(lambda client: client.heartbeat(token, read))
-    common.answer({"token": token, "sent": "heartbeat"}, lambda _: say("noted"))
+    common.tell({"token": token, "sent": "heartbeat"}, "noted")

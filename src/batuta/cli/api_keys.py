@@ -8,7 +8,6 @@ from batuta.authoring.client.api_keys import ApiKey, NewApiKey
 from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, CommonOptions, duration_option, with_common_options
-from batuta.cli.common.redaction import say
 from batuta.journal.server.api_keys import SCOPES
 
 api_keys = LazyGroup(
@@ -71,7 +70,7 @@ def revoke(common: CommonOptions, id: str, reason: str) -> None:
     """Refuse the key ID from now on; servers know it within a second."""
     changed = common.ask(lambda client: client.api_keys.revoke(id, reason=reason))
     said = f"key {id} is revoked" if changed else f"key {id} was revoked before"
-    common.answer({"id": id, "revoked": True}, lambda _: say(said))
+    common.tell({"id": id, "revoked": True}, said)
 
 
 def _show_new(common: CommonOptions, made: NewApiKey) -> None:

@@ -11,7 +11,7 @@ from msgspec import json
 
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import Answers, json_option
-from batuta.cli.common.redaction import say, shown_text
+from batuta.cli.common.redaction import shown_text
 from batuta.clock import SystemClock
 from batuta.errors import BatutaError, StoreUnavailable
 
@@ -49,7 +49,7 @@ def info(redis_url: str, as_json: bool) -> None:
     found: CacheInfo = _ask(redis_url, lambda redis: redis.info())
     limit = f"{found.memory_max:,}" if found.memory_max else "no limit"
     said = f"keys     {found.keys:,}\nmemory   {found.memory_used:,} bytes of {limit}\nevicted  {found.evicted:,}"
-    Answers(as_json).answer(found, lambda _: say(said))
+    Answers(as_json).tell(found, said)
 
 
 @click.command()
@@ -73,7 +73,7 @@ def check(redis_url: str, limit: int, as_json: bool) -> None:
     """Find keys without a lifetime: they stay for ever. Exits with 1 if there are any."""
     found = _ask(redis_url, lambda redis: redis.without_lifetime(limit))
     said = "\n".join(found) if found else "every key has a lifetime"
-    Answers(as_json).answer({"without_lifetime": found}, lambda _: say(said))
+    Answers(as_json).tell({"without_lifetime": found}, said)
     if found:
         raise SystemExit(1)
 

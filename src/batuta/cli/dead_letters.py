@@ -114,7 +114,7 @@ def count(common: CommonOptions, /, **where: Any) -> None:
     """Count dead letters that match the filters."""
     chosen = _filters(where)
     number = common.ask(lambda client: client.dead_letters.count(**chosen))
-    common.answer({"count": number}, lambda _: say(str(number)))
+    common.tell({"count": number}, str(number))
 
 
 @click.command()
@@ -166,7 +166,7 @@ def reprocess(common: CommonOptions, /, ids: tuple[str, ...], **given: Any) -> N
     """
     dry_run = given["dry_run"]
     done = asyncio.run(_reprocess(common, ids, given))
-    common.answer(done, lambda _: say(_said(done, dry_run=dry_run)))
+    common.tell(done, _said(done, dry_run=dry_run))
 
 
 @click.command()
@@ -181,7 +181,7 @@ def discard(common: CommonOptions, /, ids: tuple[str, ...], **given: Any) -> Non
     dry_run = given["dry_run"]
     count = asyncio.run(_discard(common, ids, given))
     said = f"{count} would be discarded" if dry_run else f"discarded {count}"
-    common.answer({"discarded": 0 if dry_run else count, "matched": count}, lambda _: say(said))
+    common.tell({"discarded": 0 if dry_run else count, "matched": count}, said)
 
 
 # -- carrying it out

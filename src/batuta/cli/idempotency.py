@@ -9,7 +9,6 @@ import click
 from batuta.cli import output
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, CommonOptions, with_common_options
-from batuta.cli.common.redaction import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,4 +49,4 @@ def delete(common: CommonOptions, key: str, reason: str) -> None:
     """Delete KEY, as `batuta idempotency list` shows it. The next request with it is carried out again."""
     deleted = common.ask(lambda client: client.idempotency.delete(key, reason=reason))
     said = "was deleted" if deleted else "is not kept: `batuta idempotency list` shows the keys that are"
-    common.answer({"key": key, "deleted": deleted}, lambda _: say(f"key {key} {said}"))
+    common.tell({"key": key, "deleted": deleted}, f"key {key} {said}")

@@ -22,7 +22,7 @@ from batuta.cli.common.options import (
     with_common_options,
     with_options,
 )
-from batuta.cli.common.redaction import revealing, say
+from batuta.cli.common.redaction import revealing
 from batuta.cli.common.runs import FILTERS, find_run, read_page, show_count, show_run
 from batuta.cli.runs.start import begin_run
 from batuta.errors import InvalidInput
@@ -174,7 +174,7 @@ def _request(
         await ask(handle)
         return str(handle.run_id)
 
-    common.answer({"id": id, "run_id": common.ask(work), "requested": what}, lambda _: say(said))
+    common.tell({"id": id, "run_id": common.ask(work), "requested": what}, said)
 
 
 async def find_job(client: Batuta, id: str) -> tuple[Handle[Any], Description]:

@@ -8,7 +8,6 @@ import click
 
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, CommonOptions, opened, with_common_options
-from batuta.cli.common.redaction import say
 from batuta.journal.audit import Verb
 from batuta.journal.marks import REDACT
 
@@ -63,4 +62,4 @@ async def _set(common: CommonOptions, reason: str, *, required: bool) -> None:
 
 def _answer(common: CommonOptions, *, required: bool) -> None:
     said = "commands redact payloads of this namespace" if required else "BATUTA_REDACT alone decides"
-    common.answer({"required": required}, lambda _console: say(said))
+    common.tell({"required": required}, said)

@@ -118,7 +118,7 @@ def create(
         return await (client.schedules.update if replace else client.schedules.create)(schedule)
 
     view = common.because(reason).ask(write, migrate=True)
-    common.answer(view, lambda _: say(f"schedule {id}: {view.when}, next at {_text(view.next_at)}"))
+    common.tell(view, f"schedule {id}: {view.when}, next at {_text(view.next_at)}")
 
 
 def _when(more: dict[str, Any]) -> When:
@@ -146,7 +146,7 @@ def _when(more: dict[str, Any]) -> When:
 def delete(common: CommonOptions, id: str, reason: str) -> None:
     """Delete the schedule ID. Its runs go on."""
     common.because(reason).ask(lambda client: client.schedules.delete(id))
-    common.answer({"id": id, "deleted": True}, lambda _: say(f"schedule {id} is deleted"))
+    common.tell({"id": id, "deleted": True}, f"schedule {id} is deleted")
 
 
 @click.command()
@@ -156,7 +156,7 @@ def delete(common: CommonOptions, id: str, reason: str) -> None:
 def pause(common: CommonOptions, id: str, reason: str) -> None:
     """Pause the schedule ID: it has no slots until you resume it."""
     common.ask(lambda client: client.schedules.pause(id, reason))
-    common.answer({"id": id, "paused": True, "reason": reason}, lambda _: say(f"schedule {id} is paused"))
+    common.tell({"id": id, "paused": True, "reason": reason}, f"schedule {id} is paused")
 
 
 @click.command()
@@ -166,7 +166,7 @@ def pause(common: CommonOptions, id: str, reason: str) -> None:
 def resume(common: CommonOptions, id: str, reason: str) -> None:
     """Resume the schedule ID with its next slot. Slots during the pause are not caught up."""
     common.because(reason).ask(lambda client: client.schedules.resume(id))
-    common.answer({"id": id, "paused": False}, lambda _: say(f"schedule {id} goes on"))
+    common.tell({"id": id, "paused": False}, f"schedule {id} goes on")
 
 
 @click.command()
@@ -177,7 +177,7 @@ def trigger(common: CommonOptions, id: str, reason: str) -> None:
     """Begin a run of the schedule ID now, whatever its calendar."""
     handle = common.because(reason).ask(lambda client: client.schedules.trigger(id))
     document = {"id": id, "run": handle.id, "run_id": str(handle.run_id)}
-    common.answer(document, lambda _: say(f"run {handle.id} was begun"))
+    common.tell(document, f"run {handle.id} was begun")
 
 
 @click.command()

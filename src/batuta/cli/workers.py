@@ -7,7 +7,6 @@ import msgspec
 
 from batuta.cli import output
 from batuta.cli.common.options import CommonOptions, with_common_options
-from batuta.cli.common.redaction import say
 from batuta.errors import InvalidInput
 
 
@@ -29,4 +28,4 @@ def _show_schema(common: CommonOptions, name: str) -> None:
     found = [one for one in common.ask(lambda client: client.workers.schemas()) if one.name == name]
     if not found:
         raise InvalidInput(f"no worker has published workflow or job {name!r}: start one that has it")
-    common.answer({"schemas": found}, lambda _: say(msgspec.json.format(msgspec.json.encode(found)).decode()))
+    common.tell({"schemas": found}, msgspec.json.format(msgspec.json.encode(found)).decode())

@@ -9,7 +9,6 @@ from batuta.cli import output
 from batuta.cli.common.inputs import read_json
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, CommonOptions, duration_option, with_common_options
-from batuta.cli.common.redaction import say
 from batuta.clock import as_datetime
 from batuta.journal.bus.messages import SubscriptionStatus
 from batuta.printable import number_of
@@ -105,7 +104,7 @@ def publish(common: CommonOptions, topic: str, payload: str, key: str, id: str |
     """Publish a message on TOPIC. It is durable when this returns."""
     value = read_json(payload, "the payload")
     made = common.ask(lambda client: client.publish(topic, value, key=key, id=id, type=kind), migrate=True)
-    common.answer({"id": made, "topic": topic}, lambda _: say(f"message {made} is published on topic {topic}"))
+    common.tell({"id": made, "topic": topic}, f"message {made} is published on topic {topic}")
 
 
 @click.command()
@@ -116,7 +115,7 @@ def delete(common: CommonOptions, name: str, reason: str) -> None:
     """Delete the subscription NAME and its undelivered messages. Runs that have begun go on."""
     deleted = common.ask(lambda client: client.bus.delete(name, reason=reason))
     said = "was deleted" if deleted else "is not there: `batuta bus subscriptions` lists those that are"
-    common.answer({"name": name, "deleted": deleted}, lambda _: say(f"subscription {name} {said}"))
+    common.tell({"name": name, "deleted": deleted}, f"subscription {name} {said}")
 
 
 @click.command()
@@ -125,9 +124,7 @@ def delete(common: CommonOptions, name: str, reason: str) -> None:
 def prune(common: CommonOptions, keep: float) -> None:
     """Delete messages that were delivered and are older than --keep. Workers do it by themselves."""
     deleted = common.ask(lambda client: client.bus.prune(keep))
-    common.answer(
-        {"messages": deleted}, lambda _: say(number_of(deleted, "message was deleted", "messages were deleted"))
-    )
+    common.tell({"messages": deleted}, number_of(deleted, "message was deleted", "messages were deleted"))
 
 
 def _when(micros: int | None) -> str:

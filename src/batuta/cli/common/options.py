@@ -83,6 +83,10 @@ class Answers:
         else:
             human(console())
 
+    def tell(self, document: Any, text: str) -> None:
+        """Print the document as JSON, or a text for people."""
+        self.answer(document, lambda _: say(text))
+
     def show(
         self, document: Any, view: Callable[[], RenderableType], *, note: str = "", cursor: str | int | None = None
     ) -> None:

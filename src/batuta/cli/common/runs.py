@@ -19,7 +19,6 @@ from batuta.cli import output
 from batuta.cli.common import inputs
 from batuta.cli.common.inputs import POSITIVE
 from batuta.cli.common.options import NAME, REASON, SINCE, UNTIL, CommonOptions, with_options
-from batuta.cli.common.redaction import say
 from batuta.errors import InvalidInput, MatchesEverything, NotConfirmed, NothingMatches, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.records import RunKind
@@ -135,7 +134,7 @@ def show_run(common: CommonOptions, run: Description, more: dict[str, Any], what
 def show_count(common: CommonOptions, where: dict[str, Any]) -> None:
     """Count the runs that match these filters, and print the number."""
     number = common.ask(lambda client: client.count(**given_filters(where)))
-    common.answer({"count": number}, lambda _: say(str(number)))
+    common.tell({"count": number}, str(number))
 
 
 def is_one(id: str | None, which: dict[str, Any]) -> bool:
@@ -157,7 +156,7 @@ def apply(
     counts = asyncio.run(_apply(common, verb, yes, everything, given_filters(which), do))
     document = {"verb": verb, "matched": counts.matched, "done": counts.done, "refused": counts.refused}
     refused = "".join(f"; {count} refused ({error})" for error, count in sorted(counts.refused.items()))
-    common.answer(document, lambda _: say(f"{verb}: {counts.done} of {number_of(counts.matched, 'run')}{refused}"))
+    common.tell(document, f"{verb}: {counts.done} of {number_of(counts.matched, 'run')}{refused}")
 
 
 async def _apply(

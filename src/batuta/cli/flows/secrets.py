@@ -8,7 +8,6 @@ import click
 
 from batuta.cli.common.lazy import LazyGroup
 from batuta.cli.common.options import REASON, CommonOptions, with_common_options
-from batuta.cli.common.redaction import say
 from batuta.errors import NothingMatches
 
 secrets = LazyGroup(
@@ -38,7 +37,7 @@ def set_secret(common: CommonOptions, name: str, reason: str) -> None:
         value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
     common.because(reason).ask(lambda client: client.flows.secrets.set(name, value))
     reference = f"secret://store/{name}"
-    common.answer({"name": name, "reference": reference}, lambda _: say(f"kept: write {reference} in a flow"))
+    common.tell({"name": name, "reference": reference}, f"kept: write {reference} in a flow")
 
 
 @click.command("list")
@@ -46,7 +45,7 @@ def set_secret(common: CommonOptions, name: str, reason: str) -> None:
 def list_secrets(common: CommonOptions) -> None:
     """List the names of all secrets."""
     names = common.ask(lambda client: client.flows.secrets.names())
-    common.answer({"secrets": names}, lambda _: say("\n".join(names) or "there are no secrets"))
+    common.tell({"secrets": names}, "\n".join(names) or "there are no secrets")
 
 
 @click.command("delete")
@@ -57,4 +56,4 @@ def delete(common: CommonOptions, name: str, reason: str) -> None:
     """Forget the secret NAME: calls that name it fail from now on."""
     if not common.because(reason).ask(lambda client: client.flows.secrets.remove(name)):
         raise NothingMatches(f"there is no secret {name!r}")
-    common.answer({"name": name, "deleted": True}, lambda _: say(f"deleted secret {name}"))
+    common.tell({"name": name, "deleted": True}, f"deleted secret {name}")

@@ -169,7 +169,7 @@ def disable(common: CommonOptions, id: str, reason: str) -> None:
 def delete(common: CommonOptions, id: str, reason: str) -> None:
     """Delete the endpoint ID. Deliveries that are under way become dead letters."""
     common.ask(lambda client: client.webhooks.delete(id, reason))
-    common.answer({"id": id, "deleted": True}, lambda _: say(f"endpoint {id} is deleted"))
+    common.tell({"id": id, "deleted": True}, f"endpoint {id} is deleted")
 
 
 @click.command()
@@ -240,7 +240,7 @@ def _state(one: Endpoint) -> str:
 
 def _show(common: CommonOptions, one: Endpoint) -> None:
     said = f"{one.id}  {one.url}  takes {', '.join(one.types) or 'all'}  {_state(one)}"
-    common.answer(one, lambda _: say(said))
+    common.tell(one, said)
 
 
 def _show_new(common: CommonOptions, made: NewEndpoint) -> None:

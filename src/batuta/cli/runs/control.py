@@ -9,7 +9,6 @@ import click
 
 from batuta.authoring.client.handle import Handle
 from batuta.cli.common.options import CommonOptions, with_common_options
-from batuta.cli.common.redaction import say
 from batuta.cli.common.runs import apply, ask_run, is_one, selecting
 from batuta.errors import InvalidInput
 
@@ -128,4 +127,4 @@ def _operate(
 
     answer, run_id = ask_run(common, id, work)
     document, sentence = said(answer)
-    common.answer({"id": id, "run_id": run_id} | document, lambda _: say(sentence))
+    common.tell({"id": id, "run_id": run_id} | document, sentence)

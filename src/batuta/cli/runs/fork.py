@@ -17,7 +17,6 @@ from batuta.authoring.client.handle import Handle
 from batuta.cli.common import inputs
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.options import CommonOptions, app_option, with_common_options, with_options
-from batuta.cli.common.redaction import say
 from batuta.cli.common.runs import apply, find_run, is_one, selecting
 from batuta.errors import InvalidInput
 
@@ -76,7 +75,7 @@ def fork(
         return
     made = asyncio.run(_with_code(common, id, app, lambda one: one.fork(new_id, **given)))
     document = {"id": new_id, "run_id": str(made.run_id), "forked_from": id}
-    common.answer(document, lambda _: say(f"forked run {id} as {new_id}"))
+    common.tell(document, f"forked run {id} as {new_id}")
 
 
 @click.command()
@@ -111,7 +110,7 @@ def reset(
 
     made = asyncio.run(_with_code(common, id, app, work))
     document = {"id": id, "run_id": str(made.run_id), "reset_to": to}
-    common.answer(document, lambda _: say(f"run {id} goes on from after entry {to}"))
+    common.tell(document, f"run {id} goes on from after entry {to}")
 
 
 def _many(

@@ -39,7 +39,7 @@ def signal(common: CommonOptions, id: str, name: str, value: str, message_id: st
         return str(run.run_id)
 
     document = {"id": id, "run_id": ask_run(common, id, send), "signal": name}
-    common.answer(document, lambda _: say(f"sent signal {name} to run {id}"))
+    common.tell(document, f"sent signal {name} to run {id}")
 
 
 @click.command()
