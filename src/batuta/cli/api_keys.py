@@ -45,7 +45,7 @@ def list_keys(common: CommonOptions) -> None:
 
     def row(key: ApiKey) -> list[str]:
         times = (key.created_at, key.expires_at, key.last_used_at, key.revoked_at)
-        return [key.id, key.name, key.scope, key.namespace, *(output.tables.when(at)[:-4] for at in times)]
+        return [key.id, key.name, key.scope, key.namespace, *(output.tables.to_second(at) for at in times)]
 
     times = ("created (UTC)", "expires (UTC)", "last used (UTC)", "revoked (UTC)")
     none = "there are no keys: the server listens to this machine alone"

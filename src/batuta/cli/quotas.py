@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +11,6 @@ from batuta.cli.common.options import REASON, CommonOptions, with_common_options
 from batuta.cli.common.redaction import say
 from batuta.errors import InvalidInput
 from batuta.journal.quotas import Quota
-
-if TYPE_CHECKING:
-    from batuta.client import Batuta
 
 quotas = LazyGroup(
     "quotas",
@@ -48,12 +44,10 @@ def set_quota(common: CommonOptions, name: str, limit: str, burst: int | None, r
     It applies to all clients of the namespace, within about a second. With --namespace '*' it applies to every
     namespace without its own quota. The limit `none` means no limit, also where `*` has one.
     """
-
-    async def work(client: Batuta) -> Sequence[Quota]:
-        await client.quotas.set(name, _limit(limit), burst=burst)
-        return await client.quotas.list()
-
-    _answer(common, common.because(reason).ask(work))
+    _, found = common.because(reason).ask_both(
+        lambda client: client.quotas.set(name, _limit(limit), burst=burst), lambda client: client.quotas.list()
+    )
+    _answer(common, found)
 
 
 @click.command()
@@ -62,11 +56,9 @@ def set_quota(common: CommonOptions, name: str, limit: str, burst: int | None, r
 @with_common_options
 def delete(common: CommonOptions, name: str, reason: str) -> None:
     """Delete the quota NAME of the namespace. The quota of namespace `*` then applies, if there is one."""
-
-    async def work(client: Batuta) -> tuple[bool, Sequence[Quota]]:
-        return await client.quotas.delete(name), await client.quotas.list()
-
-    found, rest = common.because(reason).ask(work)
+    found, rest = common.because(reason).ask_both(
+        lambda client: client.quotas.delete(name), lambda client: client.quotas.list()
+    )
     if not found:
         say(f"there was no quota {name}", err=True)
     _answer(common, rest)

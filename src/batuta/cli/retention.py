@@ -53,12 +53,10 @@ def set_rule(common: CommonOptions, keep: str, name: str, state: str, reason: st
     This replaces the rule of the same workflow and state. A worker that declares rules in its code sets them again when
     it starts.
     """
-
-    async def work(client: Batuta) -> Sequence[Retention]:
-        await client.retention.set(keep, workflow=name, state=state)
-        return await client.retention.list()
-
-    _answer(common, common.because(reason).ask(work))
+    _, rules = common.because(reason).ask_both(
+        lambda client: client.retention.set(keep, workflow=name, state=state), lambda client: client.retention.list()
+    )
+    _answer(common, rules)
 
 
 @click.command("delete")
@@ -68,11 +66,9 @@ def set_rule(common: CommonOptions, keep: str, name: str, state: str, reason: st
 @with_common_options
 def delete_rule(common: CommonOptions, name: str, state: str, reason: str) -> None:
     """Delete the rule of exactly this name and state."""
-
-    async def work(client: Batuta) -> tuple[bool, Sequence[Retention]]:
-        return await client.retention.delete(workflow=name, state=state), await client.retention.list()
-
-    found, rules = common.because(reason).ask(work)
+    found, rules = common.because(reason).ask_both(
+        lambda client: client.retention.delete(workflow=name, state=state), lambda client: client.retention.list()
+    )
     if not found:
         say("there was no such rule", err=True)
     _answer(common, rules)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from batuta.journal.store import Store
 
 P = ParamSpec("P")
+Q = TypeVar("Q")
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 S = TypeVar("S", bound="Store")
@@ -154,6 +155,14 @@ class CommonOptions(Answers):
                 return await work(client)
 
         return asyncio.run(ask())
+
+    def ask_both(self, first: Callable[[Batuta], Awaitable[R]], then: Callable[[Batuta], Awaitable[Q]]) -> tuple[R, Q]:
+        """The results of two works with one client, one after the other: of a change, and of a look at what is then."""
+
+        async def both(client: Batuta) -> tuple[R, Q]:
+            return await first(client), await then(client)
+
+        return self.ask(both)
 
     def store(self) -> Store:
         return store_for(self.url, namespace=self.namespace)

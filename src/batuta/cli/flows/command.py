@@ -166,11 +166,7 @@ def publish(common: CommonOptions, name: str, inactive: bool, reason: str) -> No
 @with_common_options
 def list_flows(common: CommonOptions) -> None:
     """List flows by name, the newest version first."""
-
-    async def work(client: Batuta) -> list[Workflow]:
-        return await _all(client)
-
-    found = common.ask(work)
+    found = common.ask(_all)
     rows = [(f"{one.name} v{one.version}", one.trigger_type or "by hand", _state(one), one.id) for one in found]
     widths = [max((len(row[place]) for row in rows), default=0) for place in range(3)]
     lines = [

@@ -22,9 +22,8 @@ _ACTIVITY = "activity:"
 
 
 def workers_table(found: Iterable[WorkerRow], *, everything: bool = False) -> Table:
-    made = table("worker", "state", "runs", "host", "pid", "queues", "last beat", "up", "code")
-    for worker in found:
-        made.add_row(
+    rows = [
+        (
             worker.worker_id if everything else worker.worker_id[-_SHORT_ID:],
             Text("live", "green") if worker.live else Text("silent", "bold red"),
             str(worker.runs),
@@ -35,7 +34,9 @@ def workers_table(found: Iterable[WorkerRow], *, everything: bool = False) -> Ta
             short_duration((worker.beat_at - worker.started_at).total_seconds() + worker.silent),
             _code(worker, everything=everything),
         )
-    return made
+        for worker in found
+    ]
+    return table("worker", "state", "runs", "host", "pid", "queues", "last beat", "up", "code", rows=rows)
 
 
 def _code(worker: WorkerRow, *, everything: bool) -> str:

@@ -94,25 +94,48 @@ def when(moment: datetime | None) -> str:
     return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
 
 
+def to_second(moment: datetime | None) -> str:
+    """UTC, to the second."""
+    return when(moment)[:-4]
+
+
 def state_text(state: RunState) -> Text:
     return Text(str(state), _STYLE.get(state, ""))
 
 
 def runs_table(runs: Iterable[Description]) -> Table:
-    made = table("id", "workflow", "state", "entries", "created (UTC)", "closed (UTC)", "reason")
-    for run in runs:
-        cells = (when(run.created_at)[:-4], when(run.closed_at)[:-4], short(run.reason))
-        made.add_row(run.id, run.workflow, state_text(run.state), str(run.entries), *cells)
-    return made
+    rows = [
+        (
+            run.id,
+            run.workflow,
+            state_text(run.state),
+            str(run.entries),
+            to_second(run.created_at),
+            to_second(run.closed_at),
+            short(run.reason),
+        )
+        for run in runs
+    ]
+    return table("id", "workflow", "state", "entries", "created (UTC)", "closed (UTC)", "reason", rows=rows)
 
 
 def jobs_table(runs: Iterable[Description]) -> Table:
-    made = table("id", "job", "state", "queue", "priority", "created (UTC)", "due (UTC)", "closed (UTC)", "reason")
-    for run in runs:
-        times = (when(moment)[:-4] for moment in (run.created_at, run.wake_at, run.closed_at))
-        cells = (run.queue, str(run.priority or ""), *times, short(run.reason))
-        made.add_row(run.id, run.workflow, state_text(run.state), *cells)
-    return made
+    columns = ("id", "job", "state", "queue", "priority", "created (UTC)", "due (UTC)", "closed (UTC)", "reason")
+    rows = [
+        (
+            run.id,
+            run.workflow,
+            state_text(run.state),
+            run.queue,
+            str(run.priority or ""),
+            to_second(run.created_at),
+            to_second(run.wake_at),
+            to_second(run.closed_at),
+            short(run.reason),
+        )
+        for run in runs
+    ]
+    return table(*columns, rows=rows)
 
 
 def audit_table(rows: Iterable[AuditRow]) -> Table:
@@ -126,13 +149,22 @@ def audit_table(rows: Iterable[AuditRow]) -> Table:
 
 
 def queues_table(queues: Iterable[QueueInfo]) -> Table:
-    made = table("queue", "state", "ready", "delayed", "running", "workers", "oldest (UTC)", "limits", "reason")
-    for queue in queues:
-        counts = (str(count) for count in (queue.ready, queue.delayed, queue.running, queue.workers))
-        made.add_row(
-            queue.name, _queue_state(queue), *counts, when(queue.oldest)[:-4], limits_text(queue), queue.reason
+    columns = ("queue", "state", "ready", "delayed", "running", "workers", "oldest (UTC)", "limits", "reason")
+    rows = [
+        (
+            queue.name,
+            _queue_state(queue),
+            str(queue.ready),
+            str(queue.delayed),
+            str(queue.running),
+            str(queue.workers),
+            to_second(queue.oldest),
+            limits_text(queue),
+            queue.reason,
         )
-    return made
+        for queue in queues
+    ]
+    return table(*columns, rows=rows)
 
 
 def queue_table(queue: QueueInfo) -> Table:
@@ -152,20 +184,39 @@ def queue_table(queue: QueueInfo) -> Table:
 
 
 def letters_table(letters: Iterable[DeadLetter]) -> Table:
-    made = table("id", "name", "state", "given up (UTC)", "reason", "error", "message", "tries", "fingerprint")
-    for letter in letters:
-        said = (when(letter.at)[:-4], str(letter.reason), letter.error, short(letter.message))
-        made.add_row(letter.id, letter.name, str(letter.state), *said, str(letter.attempts), letter.fingerprint)
-    return made
+    columns = ("id", "name", "state", "given up (UTC)", "reason", "error", "message", "tries", "fingerprint")
+    rows = [
+        (
+            letter.id,
+            letter.name,
+            str(letter.state),
+            to_second(letter.at),
+            str(letter.reason),
+            letter.error,
+            short(letter.message),
+            str(letter.attempts),
+            letter.fingerprint,
+        )
+        for letter in letters
+    ]
+    return table(*columns, rows=rows)
 
 
 def letter_groups_table(groups: Iterable[DeadLetterGroup]) -> Table:
-    made = table("letters", "fingerprint", "name", "error", "the newest says", "first (UTC)", "last (UTC)")
-    for group in groups:
-        letter = group.example
-        times = (when(group.first_at)[:-4], when(group.last_at)[:-4])
-        made.add_row(f"{group.count:,}", group.fingerprint, letter.name, letter.error, short(letter.message), *times)
-    return made
+    columns = ("letters", "fingerprint", "name", "error", "the newest says", "first (UTC)", "last (UTC)")
+    rows = [
+        (
+            f"{group.count:,}",
+            group.fingerprint,
+            group.example.name,
+            group.example.error,
+            short(group.example.message),
+            to_second(group.first_at),
+            to_second(group.last_at),
+        )
+        for group in groups
+    ]
+    return table(*columns, rows=rows)
 
 
 def letter_table(letter: DeadLetter, traceback: str = "") -> Table:
@@ -208,7 +259,7 @@ def schedules_table(found: Iterable[ScheduleView]) -> Table:
         state = (
             Text(f"paused {view.reason}".strip(), "yellow") if view.paused else Text("running" if view.running else "")
         )
-        times = (when(view.next_at)[:-4], when(view.last_at)[:-4])
+        times = (to_second(view.next_at), to_second(view.last_at))
         made.add_row(view.id, view.when, view.workflow, *times, str(view.overlap), state)
     return made
 
@@ -287,7 +338,7 @@ def _run_table(run: Description, more: Mapping[str, Any], what: str) -> Table:
 def _waits(call: dict[str, Any]) -> str:
     """`activity charge, try 3, since 2031-05-17 10:00:00`."""
     tries = f", try {call['tries']}" if call["tries"] > 1 else ""
-    return f"{call['kind']} {call['name']}".strip() + f"{tries}, since {when(call['since'])[:-4]}"
+    return f"{call['kind']} {call['name']}".strip() + f"{tries}, since {to_second(call['since'])}"
 
 
 def _lineage(run: Description) -> str:

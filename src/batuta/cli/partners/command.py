@@ -140,12 +140,8 @@ def delete(common: CommonOptions, kind: str, name: str, reason: str) -> None:
 
 def _do(common: CommonOptions, act: Callable[[Batuta], Awaitable[object]]) -> None:
     """Act, and show what there is then."""
-
-    async def work(client: Batuta) -> Found:
-        await act(client)
-        return await _found(client)
-
-    _answer(common, common.ask(work))
+    _, found = common.ask_both(act, _found)
+    _answer(common, found)
 
 
 async def _found(client: Batuta) -> Found:

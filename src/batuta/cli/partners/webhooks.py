@@ -86,7 +86,7 @@ def list_endpoints(common: CommonOptions) -> None:
     found = common.ask(lambda client: client.webhooks.list())
 
     def row(one: Endpoint) -> tuple[str, ...]:
-        since = output.tables.when(one.failing_since)[:-4]
+        since = output.tables.to_second(one.failing_since)
         return one.id, one.url, ", ".join(one.types) or "all", _state(one), since, one.description
 
     columns = ("id", "url", "takes", "state", "fails since (UTC)", "description")
@@ -216,7 +216,7 @@ def deliveries(
     )
 
     def row(one: Description) -> tuple[str, ...]:
-        sent, due = (output.tables.when(at)[:-4] for at in (one.created_at, one.wake_at))
+        sent, due = (output.tables.to_second(at) for at in (one.created_at, one.wake_at))
         return one.id, one.tags.get("type", ""), str(one.state), sent, due if one.closed_at is None else "", one.reason
 
     columns = ("id", "type", "state", "sent (UTC)", "next attempt (UTC)", "reason")
