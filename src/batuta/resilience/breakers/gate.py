@@ -15,7 +15,6 @@ from batuta.ids import jitter, new_message_id
 from batuta.journal.resilience.partners import BREAKER, CLOSED, OPEN, PartnerChange, PartnerDocs
 from batuta.resilience.answers import STATUSES, Errors, check_statuses, error_classes, is_failure
 from batuta.resilience.breakers.rules import (
-    OFF,
     BreakerSettings,
     BreakerState,
     decode_breaker,
@@ -423,6 +422,3 @@ def breaker(
     return Breaker(
         name, settings, counts, ignores, statuses, watch=watch, on_refusal=on_refusal, longest_wait=longest_wait
     )
-
-
-__all__ = ["OFF", "Breaker", "breaker"]
