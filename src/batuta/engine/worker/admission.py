@@ -156,9 +156,9 @@ class Admission:
         else:
             rooms = {pool: 2 * pool.places - pool.calls for pool in self._pools.values()}
         if all(rooms.values()):
-            return self._info, min(limit, *(rooms[pool] for pool in self._brought or rooms))
+            return self._info, min([limit, *(rooms[pool] for pool in self._brought or rooms)])
         code = {name: mark for name, mark in self._info.code.items() if rooms.get(self._pool_of.get(name, _NONE), 1)}
-        return replace(self._info, code=code), min(limit, *filter(None, rooms.values())) if code else 0
+        return replace(self._info, code=code), min([limit, *filter(None, rooms.values())]) if code else 0
 
     def _count_leaving(self, runs: Iterable[OwnedRun]) -> None:
         for pool in self._pools.values():
