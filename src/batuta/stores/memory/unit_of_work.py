@@ -32,6 +32,9 @@ class UnitOfWork:
         except KeyError:
             raise UnknownRun(run_id, self.namespace) from None
 
+    def tell_of_partners(self, hint: Hint) -> None:
+        self.hint = hint
+
     # -- runs come in
 
     def begin(self, new: NewRun, before: int | None = None) -> Row:

@@ -31,7 +31,7 @@ class PartnerVerbs(Base):
         for at in over:
             if at[:2] == (kind, name):
                 del kept[at]
-        unit.hint = hint_of(kind, name, key, changed)
+        unit.tell_of_partners(hint_of(kind, name, key, changed))
         return changed
 
     @verb
