@@ -70,7 +70,7 @@ async def test_a_credential_that_is_not_good_changes_nothing(place: Place, route
     gone = await place.client.api_keys.create("gone", "admin")
     foreign = await place.client.api_keys.create("foreign", "admin")
     await place.client.api_keys.revoke(gone.id)
-    place.store.keys[foreign.id].namespace = "other"
+    place.store._database.keys[foreign.id].namespace = "other"
     place.store.shift_clock(61)
     before = place.state()
     wrong = "batuta_live_" + "0" * 12 + "_" + "0" * 72
