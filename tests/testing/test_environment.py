@@ -8,6 +8,7 @@ import pytest
 
 from batuta import App, InvalidInput, Queue, RunState, activity, workflow
 from batuta.authoring.history.steps import SegmentKind, StepKind
+from batuta.errors import DuplicateDefinition
 from batuta.testing import Environment, Stuck, in_virtual_time, run
 from tests.testing.shop import app, approval, approve, family, letter, order, reserve
 
@@ -169,3 +170,23 @@ async def test_a_crash_counts_as_a_death_as_kill_9_does(store: Any) -> None:
         assert await moving.result() == "survived"
         await poisoned.retry()
         assert await poisoned.result() == "survived"
+
+
+@in_virtual_time
+async def test_a_deploy_that_is_refused_leaves_the_worker_as_it_was() -> None:
+    @workflow
+    async def two() -> int:
+        return 2
+
+    @workflow(name=two.name)
+    async def another() -> int:
+        return 3
+
+    async with Environment(workflows=[two]) as env:
+        with pytest.raises(InvalidInput, match="no_such"):
+            await env.deploy(no_such=1)
+        with pytest.raises(DuplicateDefinition):
+            await env.deploy(workflows=[two, another])
+        assert await env.run(two) == 2
+        await env.deploy()
+        assert await env.run(two) == 2

@@ -339,24 +339,38 @@ class Environment:
         subscriptions: Sequence[Subscription] | None = None,
         **settings: Any,
     ) -> None:
-        """Stop the worker gracefully and start one with other code."""
-        await self._running.stop()
+        """Stop the worker gracefully and start one with other code. Code or settings that are refused leave it as it
+        was."""
+        before = self._workflows, self._activities, self._schedules, self._subscriptions, self._settings
         self._workflows = self._workflows if workflows is None else list(workflows)
         self._activities = self._activities if activities is None else list(activities)
         self._schedules = self._schedules if schedules is None else list(schedules)
         self._subscriptions = self._subscriptions if subscriptions is None else list(subscriptions)
         self._settings = self._settings | settings
-        await self._begin()
+        try:
+            worker, running = self._new_worker()
+        except BaseException:
+            self._workflows, self._activities, self._schedules, self._subscriptions, self._settings = before
+            raise
+        await self._running.stop()
+        await self._start(worker, running)
 
     async def _begin(self) -> None:
+        await self._start(*self._new_worker())
+
+    def _new_worker(self) -> tuple[Worker, Worker | DeliveringWorker]:
+        """A worker, and what runs it: the same, or one that delivers messages, too."""
         subscriptions = with_doubled_handlers(self._subscriptions, self._activities)
         deliveries = delivery_jobs(subscriptions, self.client)
         activities = [*with_doubles(self._activities), *deliveries.values()]
-        self.worker = self._backend.worker(self._workflows, activities, self._queues, self._schedules, **self._settings)
-        self._running: Worker | DeliveringWorker = self.worker
-        if subscriptions:
-            self._running = DeliveringWorker(self.worker, self._backend, subscriptions, deliveries)
-        await self._running.start()
+        worker = self._backend.worker(self._workflows, activities, self._queues, self._schedules, **self._settings)
+        if not subscriptions:
+            return worker, worker
+        return worker, DeliveringWorker(worker, self._backend, subscriptions, deliveries)
+
+    async def _start(self, worker: Worker, running: Worker | DeliveringWorker) -> None:
+        self.worker, self._running = worker, running
+        await running.start()
 
 
 def _need_virtual_time(what: str) -> VirtualLoop:
