@@ -12,13 +12,13 @@ from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.client.calendar import cron, every, once
 from batuta.authoring.client.dead_letters import Reprocessed
 from batuta.authoring.client.handle import Batch, Handle
-from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.gates import Gate, GateCall, Outcome, Refusal
 from batuta.authoring.jobs import Job, JobCall, job
 from batuta.authoring.log_context import LogContext
 from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Sent, Start
+from batuta.authoring.queues import Queue
 from batuta.authoring.retry import Retry
 from batuta.authoring.workflow.as_completed import as_completed
 from batuta.authoring.workflow.children import Child, run_child, send, start_child

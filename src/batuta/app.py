@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
 from batuta.authoring.middleware import Middleware
+from batuta.authoring.queues import Queue
 from batuta.bus.subscriptions import Subscription
 from batuta.errors import InvalidInput
 from batuta.journal.dead_letters import DeadLetter

@@ -25,18 +25,19 @@ from batuta.authoring.client.handle import Batch, Handle
 from batuta.authoring.client.idempotency import IdempotencyKeys
 from batuta.authoring.client.messages import Draft, new_message
 from batuta.authoring.client.namespace import Namespace
-from batuta.authoring.client.queues import Queue
+from batuta.authoring.client.queues import Queues
 from batuta.authoring.client.quotas import Quotas
 from batuta.authoring.client.requests import start_request
 from batuta.authoring.client.retention import Retentions
 from batuta.authoring.client.schedules import Schedule, Schedules
 from batuta.authoring.client.start import StartOptions, check_id, check_run_id, check_tags
-from batuta.authoring.client.workers import Queues, Workers
+from batuta.authoring.client.workers import Workers
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.gates import Gate
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
+from batuta.authoring.queues import Queue
 from batuta.authoring.services import Backend
 from batuta.authoring.workflow.context import refuse_in_workflow
 from batuta.bus.broker import Broker

@@ -32,7 +32,6 @@ from batuta.authoring.client.bulk_operations import Selection as AsyncSelection
 from batuta.authoring.client.bus import BusClient
 from batuta.authoring.client.dead_letters import DeadLetters as AsyncDeadLetters
 from batuta.authoring.client.handle import Handle as AsyncHandle
-from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.quotas import Quotas as AsyncQuotas
 from batuta.authoring.client.retention import Retentions as AsyncRetentions
 from batuta.authoring.client.schedules import Schedule
@@ -43,6 +42,7 @@ from batuta.authoring.gates import Gate
 from batuta.authoring.history.diff import Diff
 from batuta.authoring.jobs import JobCall
 from batuta.authoring.middleware import Middleware
+from batuta.authoring.queues import Queue
 from batuta.connect import Codecs
 from batuta.connect import connect as connect_async
 from batuta.durations import Duration

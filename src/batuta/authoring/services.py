@@ -13,10 +13,10 @@ from batuta.authoring.backend import CallerWrite, RunBackend, RunRef, StartReque
 from batuta.authoring.client.bulk_operations import BulkService
 from batuta.authoring.client.dead_letters import DeadLetterService
 from batuta.authoring.client.enqueue import JobRequest
-from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.schedules import Schedule, ScheduleService
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import Middleware
+from batuta.authoring.queues import Queue
 from batuta.journal.audit import Act, Verb
 from batuta.journal.bus.messages import NewMessage
 from batuta.journal.dead_letters import DeadLetter

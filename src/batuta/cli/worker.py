@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from batuta.authoring.client.queues import Queue
 from batuta.authoring.definitions import activities_of
 from batuta.authoring.middleware import Middleware
+from batuta.authoring.queues import Queue
 from batuta.cli.common.app_loading import load_app
 from batuta.cli.common.event_loop import run
 from batuta.cli.common.logs import LEVELS, log_to_stderr

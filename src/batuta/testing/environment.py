@@ -16,12 +16,12 @@ from batuta.authoring.call_options import check_wait
 from batuta.authoring.client.dead_letters import DeadLetters
 from batuta.authoring.client.enqueue import EnqueueOptions
 from batuta.authoring.client.handle import Batch, Handle
-from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.schedules import Schedule, Schedules
 from batuta.authoring.client.start import StartOptions
 from batuta.authoring.definitions import Workflow, by_code
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
+from batuta.authoring.queues import Queue
 from batuta.bus.subscriptions import Subscription
 from batuta.bus.worker import DeliveringWorker, delivery_jobs
 from batuta.client import Batuta

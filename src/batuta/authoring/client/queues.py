@@ -1,37 +1,44 @@
-"""Queues as a worker declares them."""
+"""Queues as operators see and change them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from batuta.authoring.services import StoreAccess
+from batuta.journal.audit import Verb
+from batuta.journal.queues import QueueInfo, QueueLimits, Rate
 
-from batuta.journal.queues import LIMITS, Rate, check_count, limit_changes
-from batuta.names import check_name
+
+class Queues:
+    """The queues of the namespace: the verbs of `Batuta` about them."""
+
+    def __init__(self, access: StoreAccess) -> None:
+        self._act, self._store = access.act, access.store
+
+    async def list(self) -> Sequence[QueueInfo]:
+        return await self._store.queues()
+
+    async def pause(self, name: str, paused: bool, reason: str = "") -> None:
+        verb = Verb.PAUSE_QUEUE if paused else Verb.RESUME_QUEUE
+        before = await self._find(name)
+        was, is_now = {"paused": before.paused, "reason": before.reason}, {"paused": paused, "reason": reason}
+        if was != is_now:
+            await self._store.pause_queue(name, paused, reason, self._act(verb, reason, before=was, after=is_now))
+
+    async def limit(self, name: str, changes: dict[str, Any]) -> None:
+        """Set some limits, as `journal.queues.QueueLimits` has them, and leave the others."""
+        there = await self._find(name)
+        before = {limit: shown_limit(getattr(there, limit)) for limit in changes}
+        after = {limit: shown_limit(value) for limit, value in changes.items()}
+        if any(getattr(there, limit) != value for limit, value in changes.items()):
+            act = self._act(Verb.LIMIT_QUEUE, before=before, after=after)
+            await self._store.limit_queue(name, QueueLimits(**changes), changes, act)
+
+    async def _find(self, name: str) -> QueueInfo:
+        """The queue of this name; without limits, runs and workers when the store knows none."""
+        return next((queue for queue in await self._store.queues() if queue.name == name), QueueInfo(name))
 
 
-class Queue(Struct, frozen=True, kw_only=False):
-    """A queue, with limits that a worker sets when it starts. Limits that are left out stay unchanged.
-
-    `per_worker` limits how many of the queue's runs this worker has at once. The others apply to all workers together:
-    `concurrency` (runs at once), `key_concurrency` (the same for each key), `rate` (runs that begin) and `key_rate`
-    (the same for each key), such as "100/min". None removes a limit.
-    """
-
-    name: str
-    per_worker: int | None = None
-    concurrency: int | UnsetType | None = UNSET
-    key_concurrency: int | UnsetType | None = UNSET
-    rate: str | Rate | UnsetType | None = UNSET
-    key_rate: str | Rate | UnsetType | None = UNSET
-
-    def __post_init__(self) -> None:
-        check_name(self.name, "queue")
-        if self.per_worker is not None:
-            check_count("per_worker", self.per_worker)
-        self.changes()
-
-    def changes(self) -> dict[str, Any]:
-        """The limits that it sets."""
-        given = {name: getattr(self, name) for name in LIMITS}
-        return limit_changes({name: value for name, value in given.items() if value is not UNSET})
+def shown_limit(limit: int | Rate | None) -> str:
+    return "none" if limit is None else str(limit)

@@ -16,10 +16,10 @@ from batuta.authoring.backend import (
     StartRequest,
 )
 from batuta.authoring.client.enqueue import JobRequest
-from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import Middleware, check_middleware
+from batuta.authoring.queues import Queue
 from batuta.clock import Clock, SystemClock
 from batuta.engine.backend.access.bus import NativeBus
 from batuta.engine.backend.access.flows import NativeFlows

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from batuta.authoring.client.queues import Queue
-from batuta.authoring.client.workers import shown_limit
+from batuta.authoring.client.queues import shown_limit
+from batuta.authoring.queues import Queue
 from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.journal.queues import LIMITS, QueueLimits
 from batuta.journal.store import Store

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from batuta.authoring.call_options import check_wait
-from batuta.authoring.client.queues import Queue
 from batuta.authoring.definitions import Activity, ExecutionMode, Workflow, activities_of, by_code
 from batuta.authoring.failures.known_errors import KnownErrors
 from batuta.authoring.failures.known_errors import check_can_be_found as check_errors_can_be_found
 from batuta.authoring.jobs import Job, job_code
+from batuta.authoring.queues import Queue
 from batuta.authoring.schemas import schemas_of
 from batuta.clock import SECOND, Clock
 from batuta.durations import Duration
