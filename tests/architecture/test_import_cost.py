@@ -53,6 +53,10 @@ def test_importing_batuta_imports_no_room_that_workflows_do_without() -> None:
     assert OURS_NOT_NEEDED.isdisjoint(rooms)
 
 
+def test_importing_batuta_imports_no_store_contract() -> None:
+    assert "batuta.journal.store" not in _imported()
+
+
 def test_the_client_is_imported_by_its_first_use() -> None:
     assert batuta.Batuta is Batuta
     with pytest.raises(AttributeError, match="module 'batuta' has no attribute 'Baton'"):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from batuta.errors import PayloadDamaged, PayloadSealed
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import IN_PAGES, Message, Unread
-from batuta.journal.store import SEALED, Store
+from batuta.journal.records import IN_PAGES, SEALED, Message, Unread
+
+if TYPE_CHECKING:  # `import batuta` is everybody's, and it has no store
+    from batuta.journal.store import Store
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -498,6 +498,10 @@ class StoredRun(Struct):
     """There may be more unread messages than these: they are to be asked for when these were consumed."""
 
 
+SEALED = -2
+"""In place of an epoch: the run has messages that cannot be read here."""
+
+
 class Unread(NamedTuple):
     """Unread messages of a run."""
 

@@ -59,9 +59,6 @@ from batuta.journal.states import RunState
 ForkOutcome = Run | BatutaError
 """The new run, or why there is none."""
 
-SEALED = -2
-"""In place of an epoch: the run has messages that cannot be read here."""
-
 
 class Heartbeat(Protocol):
     """A worker's heartbeat, with its own connection. Lives in the heartbeat thread and its event loop."""

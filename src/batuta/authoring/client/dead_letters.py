@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -18,9 +18,11 @@ from batuta.ids import RunId
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter, LetterState
 from batuta.journal.paging import all_pages
 from batuta.journal.records import LetterReason, RunKind
-from batuta.journal.store import Store
 from batuta.names import LARGEST_PAGE, check_choice, check_filter, check_page_size, check_reason
 from batuta.serde import MAX_PAYLOAD, encode
+
+if TYPE_CHECKING:  # `import batuta` is everybody's, and it has no store
+    from batuta.journal.store import Store
 
 
 class Reprocessed(Struct, kw_only=True):

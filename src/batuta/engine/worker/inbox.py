@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from batuta.engine.run.owned_run import OwnedRun
 from batuta.ids import RunId
-from batuta.journal.records import Message, Unread
-from batuta.journal.store import SEALED, Store
+from batuta.journal.records import SEALED, Message, Unread
+from batuta.journal.store import Store
 
 _NOT_THERE = Unread(-1, [])
 

@@ -37,6 +37,7 @@ from batuta.journal.forks import Fork
 from batuta.journal.records import (
     IN_PAGES,
     PAGE_BYTES,
+    SEALED,
     Attempt,
     Change,
     Claim,
@@ -60,7 +61,7 @@ from batuta.journal.server.api_keys import StoredKey
 from batuta.journal.server.documents import CODED, Document
 from batuta.journal.server.requests import KeptRequest
 from batuta.journal.states import RunState
-from batuta.journal.store import SEALED, CallerTransaction, ForkOutcome, Heartbeat, Store, Transaction
+from batuta.journal.store import CallerTransaction, ForkOutcome, Heartbeat, Store, Transaction
 from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.forks import Forks
 from batuta.stores.coded.handles import CodedCallerTransaction, CodedHeartbeat, CodedTransaction

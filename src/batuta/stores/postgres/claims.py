@@ -12,8 +12,7 @@ from msgspec import json
 
 from batuta.errors import PayloadDamaged, told
 from batuta.ids import RunId
-from batuta.journal.records import IN_PAGES, PAGE_BYTES, Claim, Hint, Message, StoredRun, Unread, WorkerInfo
-from batuta.journal.store import SEALED
+from batuta.journal.records import IN_PAGES, PAGE_BYTES, SEALED, Claim, Hint, Message, StoredRun, Unread, WorkerInfo
 from batuta.stores.contract import rules
 from batuta.stores.contract.claim_limits import Rotation
 from batuta.stores.postgres.base import Base

@@ -11,8 +11,7 @@ from operator import itemgetter
 from batuta.errors import PayloadDamaged, UnknownRun, told
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Attempt, Message, Output, Receipt, Run, StoredRun, Unread
-from batuta.journal.store import SEALED
+from batuta.journal.records import SEALED, Attempt, Message, Output, Receipt, Run, StoredRun, Unread
 from batuta.stores.contract import rules, stored_values
 from batuta.stores.sqlite.database.base import Base
 from batuta.stores.sqlite.database.connection import Q
