@@ -9,10 +9,12 @@ import batuta
 from batuta.codecs import Encryption, Keys
 from batuta.connect import store_for
 from batuta.errors import PayloadRefused
-from batuta.journal.server.api_keys import digest_of, new_key
+from batuta.journal.server.api_keys import StoredKey, digest_of, new_key
 from batuta.server import Server
 from batuta.server.access import sign_in
 from batuta.stores.coded.key_rotation import rotate
+from batuta.stores.coded.store import coded
+from batuta.stores.memory import MemoryStore
 from tests.engine.forging import Forger
 from tests.server.web import Web
 
@@ -125,3 +127,12 @@ async def test_who_cannot_read_the_namespace_makes_no_key_for_it(url: str, clien
         async with batuta.connect(url, codec=codec) as other:
             with pytest.raises(PayloadRefused):
                 await other.api_keys.create("eve", "admin")
+
+
+async def test_a_key_without_a_hash_is_left_alone_when_unencrypted_ones_are_encrypted() -> None:
+    store = MemoryStore()
+    row = StoredKey(id="k", namespace="default", name="eve", scope="admin", digest="")
+    await store.put_api_key(row)
+    done = await rotate(coded(store, [Encryption(Keys.parse(f"{K1}, plain"))]))
+    assert (done.sealed, done.api_keys) == (1, 0)
+    assert [key.digest for key in await store.api_keys()] == [""]

@@ -206,7 +206,10 @@ class RecordCodec:
 
     def read_key(self, key: StoredKey) -> StoredKey:
         """Raises PayloadSealed."""
-        return _each(self._code_key(self.payloads.decode, key), _only(_key_place(key)), key)
+        plain = _each(self._code_key(self.payloads.decode, key), _only(_key_place(key)), key)
+        if not plain.digest:
+            raise PayloadDamaged(f"api key {key.id!r} cannot be read: its hash is empty")
+        return plain
 
     def plain_key(self, key: StoredKey) -> StoredKey:
         """Never raises: one that cannot be believed fits no key."""
