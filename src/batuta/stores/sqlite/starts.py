@@ -29,9 +29,13 @@ def start_and_send(unit: UnitOfWork, new: NewRun, message: Message) -> tuple[Run
 
 def start(unit: UnitOfWork, new: NewRun) -> tuple[Run, bool]:
     """Insert an unowned run with its start message, or find the run that has its id or does its work."""
-    waiting = _debounced(unit, new) if new.debounce else None
-    if waiting is not None:
-        return waiting
+    found = (_debounced(unit, new) if new.debounce else None) or _insert(unit, new)
+    # Also for an existing run: it may be due earlier now, or its first hint was lost together with the answer.
+    unit.hint.due = True
+    return found
+
+
+def _insert(unit: UnitOfWork, new: NewRun) -> tuple[Run, bool]:
     deadline = deadline_of(unit, new)
     row = new_run_row(unit.namespace, new, unit.now, deadline, epoch=0, head=-1, owner=None)
     if not unit.change("insert_run", row):
@@ -44,7 +48,6 @@ def start(unit: UnitOfWork, new: NewRun) -> tuple[Run, bool]:
     message = rules.start_message(new)
     unit.change("insert_message", message_row(unit.namespace, rules.chain_of(new), message, unit.now))
     note_keyed(unit, [new])
-    unit.hint.due = True
     return unit.run(new.run_id), True
 
 
@@ -64,7 +67,6 @@ def _debounced(unit: UnitOfWork, new: NewRun) -> tuple[Run, bool] | None:
     unit.change("replace_debounced", (*values, unit.namespace, run.run_id.bytes))
     message = rules.start_message(new, run.run_id)
     unit.change("replace_start", (message.body, unit.now, run.chain_id.bytes, unit.namespace, message.message_id))
-    unit.hint.due = True
     return unit.run(run.run_id), False
 
 

@@ -29,6 +29,7 @@ def start_many(unit: UnitOfWork, runs: Sequence[NewRun], after: NewRun | None) -
     if after is None:
         return _start_all(unit, runs)
     if unit.finds("created_at", (unit.namespace, after.run_id.bytes)):
+        unit.hint.due = True  # the first hint may have been lost together with the answer
         return [_again(unit, new) for new in (*runs, after)]
     # Written first, so that the others find it.
     last = _start_one(unit, after)

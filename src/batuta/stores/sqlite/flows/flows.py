@@ -147,8 +147,9 @@ def _put_schedule(unit: UnitOfWork, given: FlowSchedule) -> None:
 def _accept(unit: UnitOfWork, new: NewEvent) -> Accepted:
     event = new.event
     known = unit.struct(EventRow, "event", (unit.namespace, event.event_id.bytes))
-    if known is not None:
-        return Accepted(known, True)  # written again, because its first answer was lost
+    if known is not None:  # written again, because its first answer was lost, and maybe its hint
+        unit.hint.due = unit.hint.due or bool(new.starts)
+        return Accepted(known, True)
     if event.external_id is not None:
         first = unit.struct(EventRow, "event_named", (unit.namespace, event.source, event.external_id))
         if first is not None:
