@@ -327,9 +327,7 @@ class SqliteStore(
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
     ) -> bool:
-        def work(unit: UnitOfWork) -> bool:
-            closed = starts.close(unit, run_id, head, entry, state, reason, act)
-            unit.hint.due = unit.hint.due or (closed and self._limited)
-            return closed
-
-        return await self._write(work, small=True)
+        closed = await self._write(lambda unit: starts.close(unit, run_id, head, entry, state, reason, act), small=True)
+        if closed and self._limited:  # asked after the commit: a claim may have come meanwhile, and found no slot
+            self.tell(Hint(due=True))
+        return closed
