@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from batuta.journal.records import Message, MessageKind
+from batuta.journal.schedules import ScheduleRow
 from batuta.journal.states import RunState
+from batuta.stores.sqlite.database.rows import Row
+from batuta.stores.sqlite.database.unit_of_work import UnitOfWork, Values
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import live_worker, new_run, start_owned
@@ -71,3 +75,24 @@ async def test_own_writes_are_no_news_from_others(stores: list[SqliteStore]) -> 
     await far.start(new_run())
     await ear.hears(lambda hint: hint.due and hint.closed is None)
     assert all(hint.messages == [] for hint in ear.hints)
+
+
+async def test_a_schedule_is_heard_of_although_the_look_before_failed(
+    stores: list[SqliteStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, far = stores
+    ear = Ear(here)
+    rows, failed = UnitOfWork.rows, 0
+
+    def fail_once(unit: UnitOfWork, name: str, values: Values = ()) -> list[Row]:
+        nonlocal failed
+        if name == "messages_after" and not failed:
+            failed += 1
+            raise sqlite3.OperationalError("injected")
+        return rows(unit, name, values)
+
+    monkeypatch.setattr(UnitOfWork, "rows", fail_once)
+    await far.put_schedule(ScheduleRow(id="s", spec="{}", state="{}", next_at=await far.now()))
+    await ear.hears(lambda hint: hint.due)
+    assert failed
+    assert any(hint.schedules for hint in ear.hints)

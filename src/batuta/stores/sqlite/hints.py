@@ -86,10 +86,11 @@ class Watcher:
         self._connection = cursor.connection
         news = None
         if is_new:
-            before, self._schedule_at = self._schedule_at, schedule_at(unit)
+            messages = _since(unit, *self._ends)
+            before, self._schedule_at = self._schedule_at, schedule_at(unit)  # last: a look that fails comes again
             news = Hint(
                 due=True,
-                messages=_since(unit, *self._ends),
+                messages=messages,
                 closed=None,
                 answered=None,
                 schedules=self._schedule_at not in (None, before),
