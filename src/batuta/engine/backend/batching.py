@@ -53,6 +53,8 @@ class Batches(Generic[T, R]):
     """Of the task that writes."""
     rows = _ROWS
     """Of a transaction."""
+    splits = False
+    """Whether items are written one by one when their transaction has failed: one of them may be to blame."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
@@ -105,7 +107,10 @@ class Batches(Generic[T, R]):
         try:
             answers = await self.write([item for item, _ in batch])
         except Exception as error:  # noqa: BLE001 - no caller may wait for ever
-            _fail(batch, error)
+            if self.splits and len(batch) > 1:
+                await self._write_each(batch)
+            else:
+                _fail(batch, error)
         except BaseException as error:
             _fail([*batch, *self._waiting], error)
             self._waiting.clear()
@@ -116,6 +121,16 @@ class Batches(Generic[T, R]):
                     self.refuse(item, future, answer)
                 elif not future.done():
                     future.set_result(answer)
+
+    async def _write_each(self, batch: Sequence[tuple[T, asyncio.Future[R]]]) -> None:
+        """Each caller has its answer when its own item is written: the next ones may take long."""
+        try:
+            for one in batch:
+                if not one[1].done():
+                    await self._write_batch([one])
+        except BaseException as error:
+            _fail(batch, error)
+            raise
 
 
 def _fail(batch: Sequence[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:

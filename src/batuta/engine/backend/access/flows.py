@@ -21,7 +21,7 @@ from batuta.journal.store import Store
 class _Events(Batches[NewEvent, Accepted]):
     """Writes events, with the runs that they start."""
 
-    name, rows = "batuta-events", 200
+    name, rows, splits = "batuta-events", 200, True
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -30,20 +30,8 @@ class _Events(Batches[NewEvent, Accepted]):
     def size(self, item: NewEvent) -> tuple[int, int]:
         return 1, len(item.event.payload) + sum(len(one.run.start) for one in item.starts)
 
-    async def write(self, items: Sequence[NewEvent]) -> Sequence[Accepted | Exception]:
-        try:
-            return await until_known(lambda: self._store.accept_events(items))
-        except Exception:
-            if len(items) == 1:
-                raise
-            return [await self._write_one(event) for event in items]  # one of them may be to blame
-
-    async def _write_one(self, event: NewEvent) -> Accepted | Exception:
-        try:
-            [accepted] = await self.write([event])
-        except Exception as error:  # noqa: BLE001 - it is the answer
-            return error
-        return accepted
+    async def write(self, items: Sequence[NewEvent]) -> Sequence[Accepted]:
+        return await until_known(lambda: self._store.accept_events(items))
 
 
 class NativeFlows(NativeAccess):
