@@ -30,8 +30,9 @@ class Publisher(Batches[Sequence[NewMessage], None]):
         return [None] * len(items)
 
     async def publish(self, messages: Sequence[NewMessage]) -> None:
-        """Durable when this returns. Raises StoreErrors."""
-        await self.add(messages)
+        """Durable when this returns. Raises StoreErrors. Once it is called they are published, also for a caller who
+        waits no longer."""
+        await asyncio.shield(self.add(messages))
 
     def publish_from(self, loop: asyncio.AbstractEventLoop, message: NewMessage) -> Future[str]:
         """The same for one message, from any thread. Gives its id."""
