@@ -42,7 +42,7 @@ async def sent(store: OneByOne, *names: str) -> list[asyncio.Task[Accepted]]:
     return [asyncio.create_task(flows.accept(event(name))) for name in ("first", *names)]
 
 
-async def test_nobody_waits_for_the_events_after_its_own() -> None:
+async def test_a_sender_does_not_wait_for_the_events_after_its_own() -> None:
     store = OneByOne()
     tasks = await sent(store, "bad", "good", "slow", "last")
     async with asyncio.timeout(10):
@@ -54,7 +54,7 @@ async def test_nobody_waits_for_the_events_after_its_own() -> None:
         assert [(await tasks[place]).is_new for place in (0, 2, 3, 4)] == [True] * 4
 
 
-async def test_nobody_waits_for_ever_when_the_writing_ends() -> None:
+async def test_all_senders_are_told_when_the_writing_ends() -> None:
     tasks = await sent(OneByOne(), "good", "slow", "last")
     async with asyncio.timeout(10):
         while not tasks[1].done():
