@@ -14,7 +14,7 @@ from batuta.journal.store import Store
 class Publisher(Batches[Sequence[NewMessage], None]):
     """Publishes messages in order."""
 
-    name = "batuta-publisher"
+    name, drops_cancelled = "batuta-publisher", False
 
     def __init__(self, store: Store, via: str = "") -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Publisher(Batches[Sequence[NewMessage], None]):
     async def publish(self, messages: Sequence[NewMessage]) -> None:
         """Durable when this returns. Raises StoreErrors. Once it is called they are published, also for a caller who
         waits no longer."""
-        await asyncio.shield(self.add(messages))
+        await self.add(messages)
 
     def publish_from(self, loop: asyncio.AbstractEventLoop, message: NewMessage) -> Future[str]:
         """The same for one message, from any thread. Gives its id."""

@@ -53,6 +53,8 @@ class Batches(Generic[T, R]):
     """Of the task that writes."""
     rows = _ROWS
     """Of a transaction."""
+    drops_cancelled = True
+    """Whether an item is not written whose caller was cancelled before its transaction."""
     splits = False
     """Whether items are written one by one when their transaction has failed: one of them may be to blame."""
 
@@ -69,7 +71,7 @@ class Batches(Generic[T, R]):
         raise NotImplementedError
 
     def add(self, item: T) -> asyncio.Future[R]:
-        """The future has its answer once it is durable. One that is cancelled before is not written."""
+        """The future has its answer once it is durable."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._waiting.append((item, future))
@@ -96,7 +98,7 @@ class Batches(Generic[T, R]):
         rows = size = 0
         while self._waiting and rows < self.rows and size < _BYTES:
             item, future = self._waiting.popleft()
-            if not future.done():  # else its caller was cancelled, and nothing was written
+            if not (self.drops_cancelled and future.done()):  # else its caller was cancelled, and nothing was written
                 batch.append((item, future))
                 more_rows, more_bytes = self.size(item)
                 rows += more_rows
