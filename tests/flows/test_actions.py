@@ -255,6 +255,17 @@ async def test_an_approval_tells_somebody_its_token_and_keeps_it_nowhere() -> No
     assert outputs(found)["ok"] == {"approved": True, "by": "ana", "comment": None, "data": None}
 
 
+async def test_somebody_who_asks_for_patience_is_told_of_an_approval_then() -> None:
+    async with serving() as server, Environment(**local().parts()) as env:
+        server.answers = [Answer(429, "slow down", {"Retry-After": "600"})]
+        steps = [step("ok", "approval", notify={"url": server.url}), DONE]
+        handle = await env.start(flow, start(steps), id="run")
+        async with asyncio.timeout(30):
+            while not (tried := await handle.attempts()) or tried[0].ended_at is None or tried[0].next_at is None:
+                await asyncio.sleep(0.005)
+    assert (tried[0].next_at - tried[0].ended_at).total_seconds() >= 600
+
+
 async def _told(server: Server) -> Any:
     async with asyncio.timeout(30):
         while not server.received:

@@ -144,6 +144,8 @@ class Actions:
                 await self._send(notice, {**filled, "body": told}, step_run_id, [*used, token])
             except (AddressRefused, InvalidInput) as error:
                 raise InvalidInput(safe_words(error, [*used, token])) from None
+            except RetryLater:
+                raise
             except BatutaError as error:
                 raise ActionFailed(safe_words(error, [*used, token])) from None
         raise CompleteLater
