@@ -20,7 +20,7 @@ from batuta import (
     progress,
     workflow,
 )
-from batuta.errors import LostAttempt, WorkerError
+from batuta.errors import InvalidInput, LostAttempt, WorkerError
 from batuta.testing import Environment
 from tests.engine import crunch
 from tests.engine.arena import Arena
@@ -118,6 +118,25 @@ async def test_a_cancelled_job_is_told_at_its_next_checkpoint() -> None:
         with pytest.raises(RunCancelled):
             await handle.result()
         assert await asyncio.to_thread(told.wait, 20)
+
+
+async def test_an_error_in_a_thread_has_no_other_error_behind_it() -> None:
+    chain: list[BaseException] = []
+
+    @job
+    def work() -> None:
+        try:
+            checkpoint.sync(object())
+        except InvalidInput as error:
+            behind: BaseException | None = error
+            while behind is not None:
+                chain.append(behind)
+                behind = behind.__context__
+
+    async with jobs(work) as env:
+        [handle] = await env.client.enqueue_many([work.call()])
+        await handle.result()
+    assert chain and RuntimeError not in map(type, chain)  # "no running event loop"
 
 
 async def test_a_checkpoint_is_asked_for_as_its_place_needs() -> None:

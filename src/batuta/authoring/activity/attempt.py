@@ -177,8 +177,10 @@ class AttemptVerb(Generic[P, T]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._begin(current_attempt(f"{name}.sync()"), *args, **kwargs).result()
-        raise WorkerError(f"{name}.sync(...) would stop everything else in this event loop: use await {name}(...)")
+            pass  # what fails below must not seem to come from this error
+        else:
+            raise WorkerError(f"{name}.sync(...) would stop everything else in this event loop: use await {name}(...)")
+        return self._begin(current_attempt(f"{name}.sync()"), *args, **kwargs).result()
 
 
 def activity_info() -> ActivityInfo:
