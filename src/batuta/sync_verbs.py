@@ -48,7 +48,7 @@ def blocking(verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Calla
         if kwargs.get("transaction") is None:
             return self._ask(lambda real: verb(real, *args, **kwargs))
         given = kwargs["transaction"] = Deferred(kwargs["transaction"])
-        self._ask(lambda real: verb(real, *args, **kwargs))
-        return cast(T, given.finish())
+        made = self._ask(lambda real: verb(real, *args, **kwargs))
+        return cast(T, given.finish(otherwise=made))
 
     return call

@@ -17,10 +17,14 @@ class Deferred:
 
     def __init__(self, given: object) -> None:
         self.given = given
-        self.entering: CallerWrite
+        self.entering: CallerWrite | None = None
         self.made: Callable[[Sequence[RunRef]], Any]
 
-    def finish(self) -> Any:
+    def finish(self, otherwise: Any) -> Any:
+        """Write, and give what is made of it; `otherwise` when there is nothing to write, such as a webhook that no
+        endpoint takes. Raises WrongTransaction."""
+        if self.entering is None:
+            return otherwise
         if not self.entering.suits_a_thread:
             raise WrongTransaction(
                 f"{type(self.given).__qualname__} belongs to an event loop: use a blocking connection or session with "
