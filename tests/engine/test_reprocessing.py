@@ -20,6 +20,7 @@ from batuta import (
     job,
     workflow,
 )
+from batuta.connect import connect
 from batuta.errors import InvalidFork, RunMoved
 from batuta.verify import verify
 from tests.engine.arena import Arena, until
@@ -354,3 +355,11 @@ async def _told(worker: Any, count: int) -> bool:
 
 async def _count(client: Batuta, count: int, **where: Any) -> bool:
     return await client.dead_letters.count(**where) == count
+
+
+async def test_none_is_as_if_it_was_not_given() -> None:
+    nothing: Any = None
+    async with connect("memory://") as client:
+        assert (await client.dead_letters.list(states=["open", nothing], state=nothing)).letters == []
+        done = await client.dead_letters.reprocess(mode=nothing, everything=True)
+    assert done.matched == 0

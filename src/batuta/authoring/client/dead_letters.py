@@ -231,8 +231,8 @@ def _states(several: Any, one: Any) -> tuple[LetterState, ...]:
     if "any" in (several, one):
         return ()
     wanted = [several] if isinstance(several, str) else [*(several or ())]
-    wanted += [one] if one is not None else []
-    return tuple(check_choice(LetterState, "state", each) for each in wanted) or (LetterState.OPEN,)
+    found = (check_choice(LetterState, "state", each) for each in [*wanted, one] if each is not None)
+    return tuple(found) or (LetterState.OPEN,)
 
 
 def _error(value: object) -> str | None:
@@ -261,7 +261,7 @@ def _name_of(which: Which) -> str | RunId:
 
 
 def _how(mode: object, arguments: Any, rate: Any, reason: str, code: Any) -> Reprocess:
-    chosen = check_choice(Mode, "mode", mode)
+    chosen = Mode.FAILED_STEP if mode is None else check_choice(Mode, "mode", mode)
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e6):
         raise InvalidInput(f"rate={rate!r} must be a number a second, more than 0")
     if code is not None and not isinstance(code, Workflow | Activity):
