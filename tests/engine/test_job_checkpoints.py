@@ -1,6 +1,7 @@
 """What a job says while it runs: checkpoints and progress."""
 
 import asyncio
+import inspect
 import threading
 from typing import Any
 
@@ -20,6 +21,7 @@ from batuta import (
     progress,
     workflow,
 )
+from batuta.bus import publish
 from batuta.errors import InvalidInput, LostAttempt, WorkerError
 from batuta.testing import Environment
 from tests.engine import crunch
@@ -155,6 +157,12 @@ async def test_a_checkpoint_is_asked_for_as_its_place_needs() -> None:
             handle = await env.client.enqueue(call, retry=Retry(attempts=1))
             with pytest.raises(RunFailed, match=instead):
                 await handle.result()
+
+
+def test_what_is_asked_of_an_attempt_shows_its_parameters() -> None:
+    assert list(inspect.signature(checkpoint).parameters) == ["state"]
+    assert list(inspect.signature(publish).parameters) == ["topic", "payload", "key", "id", "type"]
+    assert not inspect.signature(batch_info).parameters
 
 
 async def test_outside_a_job_there_is_nothing_to_save() -> None:

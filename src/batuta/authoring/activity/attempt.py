@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -160,6 +161,10 @@ class AttemptVerb(Generic[P, T]):
 
     def __init__(self, begin: Callable[Concatenate[Attempt, P], Future[T]]) -> None:
         self._begin, self._name, self.__doc__ = begin, begin.__name__, begin.__doc__
+        of_begin = inspect.signature(begin)
+        own = list(of_begin.parameters.values())[1:]
+        self.__signature__ = of_begin.replace(parameters=own, return_annotation=inspect.Signature.empty)
+        """For `help` and the like: without the attempt."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         name = self._name
