@@ -148,6 +148,6 @@ def test_a_blocking_client_publishes_with_the_callers_own_transaction(url: str) 
         assert client.bus.status().topics[0].messages == 3
 
 
-def test_a_webhook_that_nobody_takes_writes_nothing_into_the_callers_own_transaction(url: str) -> None:
+def test_a_webhook_without_an_endpoint_writes_nothing_into_the_transaction_of_its_caller(url: str) -> None:
     with sync.connect(url) as client, blocking_transaction(client, url) as connection:
         assert client.webhooks.send("order.paid", {"n": 1}, transaction=connection) == []
